@@ -3,6 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "data/growth.h"
 #include "data/unicode.h"
 #include "data/utf8.h"
 
@@ -57,10 +58,13 @@ static uint32_t offset(uint32_t unit)
     return unit >> 10 << ((unit & 1u << 9) >> 6);
 }
 
+enum { MOST_KEY_BYTES = 256 };
+
 const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, size_t n,
                              bool longest, size_t *n_found)
 {
     const char *found = NULL;
+    n = DH_MIN(n, MOST_KEY_BYTES); /* a table may go in circles */
     size_t at = offset(map->trie[0]);
     for (size_t i = 0; i < n && text[i]; i++) {
         at ^= text[i];
@@ -83,24 +87,27 @@ const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, 
 enum { LONG_GRAPHEME = 6 }; /* bytes */
 
 /* Whether a table has something for what text begins with; appends it instead of all of text. */
-static bool put_found(const dh_charsmap *map, const unsigned char *text, size_t n, dh_str *out)
+static bool put_found(const dh_charsmap *map, const unsigned char *text, size_t n, size_t most,
+                      dh_str *out, bool *fits)
 {
     size_t n_found;
     const char *written = dh_charsmap_find(map, text, n, false, &n_found);
-    if (written) dh_str_append(out, written, strlen(written));
+    if (written) *fits = dh_growth_put(out, most, written, strlen(written));
     return written != NULL;
 }
 
-void dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
-                              dh_str *out)
+bool dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
+                              size_t most, dh_str *out)
 {
-    for (size_t at = 0, len; at < n && !out->failed; at += len) {
+    bool fits = true;
+    for (size_t at = 0, len; at < n && fits && !out->failed; at += len) {
         len = dh_grapheme(text + at, n - at);
-        if (len < LONG_GRAPHEME && put_found(map, text + at, len, out)) continue;
-        for (size_t i = 0, part; i < len; i += part) {
+        if (len < LONG_GRAPHEME && put_found(map, text + at, len, most, out, &fits)) continue;
+        for (size_t i = 0, part; i < len && fits; i += part) {
             part = dh_utf8_unit(text + at + i, len - i);
-            if (!put_found(map, text + at + i, part, out))
+            if (!put_found(map, text + at + i, part, most, out, &fits))
                 dh_str_append(out, (const char *)text + at + i, part);
         }
     }
+    return fits;
 }

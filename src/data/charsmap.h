@@ -27,7 +27,7 @@ const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, 
 
 /* Append a text as Hugging Face's Precompiled normalizer writes it: grapheme clusters of fewer than
  * six bytes as a whole where they begin with a string of the table, all else character by
- * character. */
-void dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
-                              dh_str *out);
+ * character. false: one of the table's texts would take it beyond `most` bytes. */
+bool dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
+                              size_t most, dh_str *out);
 #endif

@@ -161,6 +161,7 @@ static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
     DH_TRY(dh_map_open(ctx, path, &map));
     dh_status st = load_mapped(ctx, path, &map, tok);
     dh_map_close(&map);
+    if (st == DH_OK) (*tok)->path = strdup(path); /* without it a message is only shorter */
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading %s", path);
 }
 

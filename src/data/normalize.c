@@ -1,9 +1,11 @@
 #include "data/normalize.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "data/growth.h"
 #include "data/tok.h"
 #include "data/utf8.h"
 
@@ -11,6 +13,8 @@ struct dh_normalize_work {
     dh_str text[2]; /* the steps' results, in turn */
     dh_form_work form;
     dh_pattern_work *pattern;
+    size_t most; /* bytes that the text at hand may become */
+    bool full;   /* a step wanted to write more */
 };
 
 /* ---- steps: normal forms, case, accents ---------------------------------------------------- */
@@ -79,8 +83,7 @@ static dh_status by_replacing(dh_ctx *ctx, const dh_normalize_step *step, dh_nor
 {
     size_t done = 0;
     bool found = true, matched = false;
-    dh_pattern_begin(work->pattern, n);
-    for (size_t at = 0, begin, end; at <= n && found;) {
+    for (size_t at = 0, begin, end; at <= n && found && !work->full;) {
         DH_TRY(
             dh_pattern_next(ctx, step->pattern, work->pattern, text, n, at, &found, &begin, &end));
         if (!found) break;
@@ -89,8 +92,8 @@ static dh_status by_replacing(dh_ctx *ctx, const dh_normalize_step *step, dh_nor
             while (at < n && (text[at] & 0xC0) == 0x80);
             continue;
         }
-        dh_str_append(out, (const char *)text + done, begin - done);
-        dh_str_append(out, step->text, step->n_text);
+        work->full = !dh_growth_put(out, work->most, text + done, begin - done) ||
+                     !dh_growth_put(out, work->most, step->text, step->n_text);
         at = done = end;
         matched = true;
     }
@@ -101,8 +104,8 @@ static dh_status by_replacing(dh_ctx *ctx, const dh_normalize_step *step, dh_nor
 static dh_status by_prepending(dh_ctx *ctx, const dh_normalize_step *step, dh_normalize_work *work,
                                const unsigned char *text, size_t n, dh_str *out)
 {
-    dh_str_append(out, step->text, step->n_text);
-    dh_str_append(out, (const char *)text, n);
+    work->full = !dh_growth_put(out, work->most, step->text, step->n_text) ||
+                 !dh_growth_put(out, work->most, text, n);
     return DH_OK;
 }
 
@@ -203,7 +206,7 @@ static dh_status by_nmt(dh_ctx *ctx, const dh_normalize_step *step, dh_normalize
 static dh_status by_charsmap(dh_ctx *ctx, const dh_normalize_step *step, dh_normalize_work *work,
                              const unsigned char *text, size_t n, dh_str *out)
 {
-    dh_charsmap_by_graphemes(&step->map, text, n, out);
+    work->full = !dh_charsmap_by_graphemes(&step->map, text, n, work->most, out);
     return DH_OK;
 }
 
@@ -239,9 +242,15 @@ void dh_normalizer_fini(dh_normalizer *normalizer)
 dh_status dh_normalizer_add(dh_ctx *ctx, dh_normalizer *normalizer, dh_normalize_step step,
                             uint64_t hash)
 {
+    if (normalizer->steps.n == DH_MOST_NORMALIZE_STEPS) {
+        free_step(&step);
+        return dh_fail(ctx, DH_EUNSUPPORTED, "more than %d steps that normalise text",
+                       DH_MOST_NORMALIZE_STEPS);
+    }
     const uint64_t facts[] = {normalizer->hash, hash, step.form, step.left, step.right};
     normalizer->hash = XXH3_64bits_withSeed(step.kind->name, strlen(step.kind->name),
                                             XXH3_64bits(facts, sizeof facts));
+    normalizer->n_patterns += step.pattern != NULL;
     if (dh_vec_push(&normalizer->steps, step)) return DH_OK;
     free_step(&step);
     return dh_fail(ctx, DH_ENOMEM, "out of memory for a normalizer");
@@ -273,12 +282,21 @@ dh_status dh_normalize(dh_ctx *ctx, const dh_normalizer *normalizer, dh_normaliz
                        const unsigned char *text, size_t n, const unsigned char **out,
                        size_t *n_out)
 {
+    const size_t n_given = n;
+    if (normalizer->n_patterns) dh_pattern_begin(work->pattern, n, normalizer->n_patterns);
+    work->most = dh_growth_most(n);
+    work->full = false;
     for (size_t i = 0; i < normalizer->steps.n && n > 0; i++) {
         const dh_normalize_step *step = &normalizer->steps.at[i];
         dh_str *to = &work->text[i % 2];
         dh_str_clear(to);
         DH_TRY(step->kind->apply(ctx, step, work, text, n, to));
         if (to->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory normalising %zu bytes", n);
+        if (work->full || to->len > work->most) {
+            char name[64];
+            snprintf(name, sizeof name, "normalizer %zu (%s)", i + 1, step->kind->name);
+            return dh_growth_fail(ctx, name, n_given);
+        }
         text = (const unsigned char *)to->text;
         n = to->len;
     }

@@ -6,33 +6,48 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Bounds against patterns that explode; those in use need a small part of each. */
+/* Bounds against patterns that explode. What they count is in all the texts that one work memory
+ * sees, so that many short ones are no way around. Patterns in use on real text need less than a
+ * hundredth of each: docs/limits.md. */
 #define MAX_PATTERN_BYTES 65536
 #define MAX_GROUPS 64
-#define MATCH_LIMIT_BASE 10000000u
-#define MATCH_LIMIT_PER_BYTE 16u
+#define STEPS_BASE ((int64_t)1 << 24)
+#define STEPS_PER_BYTE 64
+/* Of this thread's processor, within matches: for what no step shows, as 65,535 repeats that fail.
+ */
+#define CPU_NS_BASE 2000000000
+#define CPU_NS_PER_BYTE 200
+#define MATCH_LIMIT 2000000000u /* the steps are fewer */
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define JIT_STACK_BYTES ((size_t)8 << 20)
-/* Of this thread's processor for all matches of one text; those in use take a three-hundredth. */
-#define CPU_NS_BASE 2000000000
-#define CPU_NS_PER_BYTE 10
-/* Matches between two looks at the clock, which is a system call: more and more of them while
- * they are quick. */
-enum { FEWEST_MATCHES = 16, MOST_MATCHES = 128, QUICK_NS = 100000 };
+
+/* A quick look, which nearly every match of a pattern in use is found by: at so many bytes, from so
+ * many places (more when nothing is there), with so many ways tried from each. It counts no
+ * steps, for it cannot take many; what does not fit is looked for again with every step counted. */
+enum { QUICK_BYTES = 1024, FEWEST_STARTS = 16, MOST_STARTS = 1024, QUICK_WAYS = 1024 };
+/* Quick looks from one whose time is taken to the next: more and more while they are quick, each
+ * one as soon as they are slow. */
+enum { MOST_UNTIMED = 256, SLOW_NS = 20000 };
+/* Steps between two looks at the clock, which is a system call. */
+enum { STEPS_PER_LOOK = 1024 };
 
 struct dh_pattern {
-    pcre2_code *code;
-    bool matches_empty;
+    pcre2_code *quick, *counted; /* the same; this one calls count_step at each of its parts */
+    bool matches_empty, refers_back;
+    char shown[64]; /* its beginning, for messages */
 };
 
 struct dh_pattern_work {
-    pcre2_match_context *context;
+    pcre2_match_context *quick, *counted;
     pcre2_jit_stack *stack;
     pcre2_match_data *match;
-    size_t n_bytes;         /* of the text */
-    int64_t n_matches;      /* asked for so far */
-    int64_t look_at, every; /* how many it will be at the next look at the clock; since the last */
-    int64_t looked_ns, end_ns; /* by the thread's clock: the last look; when it is enough */
+    size_t n_bytes;              /* of all texts */
+    int64_t steps_left;          /* for the texts so far */
+    int64_t cpu_left_ns;         /* the same */
+    int64_t untimed, time_every; /* quick looks since the last whose time was taken */
+    size_t position;             /* where the last step stood */
+    int64_t began_ns;            /* the match, by the thread's clock */
+    bool refers_back, spent;
 };
 
 /* ---- spelling --------------------------------------------------------------------------- */
@@ -182,23 +197,49 @@ static void spell_next(spelling *s)
 
 /* ---- compiling ------------------------------------------------------------------------------ */
 
-static dh_status compile(dh_ctx *ctx, const char *pattern, size_t n, bool literal,
-                         pcre2_code **code)
+static pcre2_code *compile_one(const dh_str *text, uint32_t options, uint32_t jit, int *error,
+                               PCRE2_SIZE *at)
+{
+    const PCRE2_SPTR units = (PCRE2_SPTR)(text->text ? text->text : "");
+    pcre2_code *code = pcre2_compile(units, text->len, options, error, at, NULL);
+    if (code) pcre2_jit_compile(code, jit); /* without it matching is only slower */
+    return code;
+}
+
+static dh_status compile(dh_ctx *ctx, const dh_str *text, bool literal, dh_pattern *made)
 {
     const uint32_t options =
-        PCRE2_UTF |
+        PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT |
         (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MULTILINE);
     int error;
     PCRE2_SIZE at;
-    *code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &error, &at, NULL);
-    if (!*code) {
+    made->quick =
+        compile_one(text, options, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, &error, &at);
+    if (made->quick)
+        made->counted =
+            compile_one(text, options | PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, &error, &at);
+    if (!made->counted) {
         PCRE2_UCHAR why[128] = "";
         pcre2_get_error_message(error, why, sizeof why);
         return dh_fail(ctx, DH_EFORMAT, "split pattern, offset %zu: %s: %.200s", at,
-                       (const char *)why, pattern);
+                       (const char *)why, text->text);
     }
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
+    uint32_t empty = 0, references = 0;
+    pcre2_pattern_info(made->quick, PCRE2_INFO_MATCHEMPTY, &empty);
+    pcre2_pattern_info(made->quick, PCRE2_INFO_BACKREFMAX, &references);
+    made->matches_empty = text->len == 0 || empty != 0;
+    made->refers_back = references > 0;
     return DH_OK;
+}
+
+/* The beginning of a pattern, with control characters as '?'. */
+static void show(const char *pattern, size_t n, char shown[64])
+{
+    const bool all = n < 64;
+    size_t len = all ? n : 60;
+    while (!all && len > 0 && ((unsigned char)pattern[len] & 0xC0) == 0x80) len--;
+    for (size_t i = 0; i < len; i++) shown[i] = (unsigned char)pattern[i] < ' ' ? '?' : pattern[i];
+    memcpy(shown + len, all ? "" : "...", all ? 1 : 4);
 }
 
 dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool literal,
@@ -216,17 +257,14 @@ dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool li
                        s.refused, pattern);
     }
     dh_pattern *made = s.out.failed ? NULL : calloc(1, sizeof *made);
-    dh_status st = made
-                       ? compile(ctx, s.out.text ? s.out.text : "", s.out.len, literal, &made->code)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory for a pattern");
+    dh_status st = made ? compile(ctx, &s.out, literal, made)
+                        : dh_fail(ctx, DH_ENOMEM, "out of memory for a pattern");
     dh_str_fini(&s.out);
     if (st != DH_OK) {
-        free(made);
+        dh_pattern_free(made);
         return st;
     }
-    uint32_t empty = 0;
-    pcre2_pattern_info(made->code, PCRE2_INFO_MATCHEMPTY, &empty);
-    made->matches_empty = n == 0 || empty != 0;
+    show(pattern, n, made->shown);
     *compiled = made;
     return DH_OK;
 }
@@ -234,7 +272,8 @@ dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool li
 void dh_pattern_free(dh_pattern *pattern)
 {
     if (!pattern) return;
-    pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->quick);
+    pcre2_code_free(pattern->counted);
     free(pattern);
 }
 
@@ -243,33 +282,7 @@ bool dh_pattern_matches_empty(const dh_pattern *pattern)
     return pattern->matches_empty;
 }
 
-/* ---- matching ------------------------------------------------------------------------------- */
-
-dh_status dh_pattern_work_create(dh_ctx *ctx, dh_pattern_work **work)
-{
-    dh_pattern_work *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
-    made->context = pcre2_match_context_create(NULL);
-    made->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_BYTES, NULL);
-    made->match = pcre2_match_data_create(1, NULL);
-    if (!made->context || !made->stack || !made->match) {
-        dh_pattern_work_destroy(made);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
-    }
-    pcre2_set_heap_limit(made->context, HEAP_LIMIT_KIB);
-    pcre2_jit_stack_assign(made->context, NULL, made->stack);
-    *work = made;
-    return DH_OK;
-}
-
-void dh_pattern_work_destroy(dh_pattern_work *work)
-{
-    if (!work) return;
-    pcre2_match_data_free(work->match);
-    pcre2_jit_stack_free(work->stack);
-    pcre2_match_context_free(work->context);
-    free(work);
-}
+/* ---- limits -------------------------------------------------------------------------------- */
 
 static int64_t thread_cpu_ns(void)
 {
@@ -278,50 +291,181 @@ static int64_t thread_cpu_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void dh_pattern_begin(dh_pattern_work *work, size_t n_bytes)
+/* Bytes of all that was captured: a reference to it may compare as many. */
+static int64_t captured(const pcre2_callout_block *at)
 {
-    work->n_bytes = n_bytes;
-    work->n_matches = 0;
-    work->look_at = work->every = FEWEST_MATCHES;
-    work->looked_ns = thread_cpu_ns();
-    work->end_ns = work->looked_ns + CPU_NS_BASE + CPU_NS_PER_BYTE * (int64_t)n_bytes;
-    /* a run of n spaces makes the Llama 3 pattern step back n times */
-    const uint64_t limit = MATCH_LIMIT_BASE + (uint64_t)MATCH_LIMIT_PER_BYTE * n_bytes;
-    pcre2_set_match_limit(work->context, (uint32_t)DH_MIN(limit, UINT32_MAX));
+    int64_t sum = 0;
+    for (uint32_t i = 1; i < at->capture_top; i++) {
+        const PCRE2_SIZE begin = at->offset_vector[2 * i], end = at->offset_vector[2 * i + 1];
+        if (begin != PCRE2_UNSET && end > begin) sum += (int64_t)(end - begin);
+    }
+    return sum;
 }
 
-/* Each match has its own limit; together they must not take for ever either. */
-static dh_status check_time(dh_ctx *ctx, dh_pattern_work *work)
+/* Called wherever a match goes on with a part of the pattern: one step, and one for each byte that
+ * was passed since the last. */
+static int count_step(pcre2_callout_block *at, void *arg)
 {
-    if (++work->n_matches < work->look_at) return DH_OK;
-    const int64_t now_ns = thread_cpu_ns();
-    const bool quick = now_ns - work->looked_ns < QUICK_NS;
-    work->every = quick ? DH_MIN(2 * work->every, MOST_MATCHES) : FEWEST_MATCHES;
-    work->look_at = work->n_matches + work->every;
-    work->looked_ns = now_ns;
-    if (now_ns <= work->end_ns) return DH_OK;
+    dh_pattern_work *work = arg;
+    int64_t steps = 1;
+    if (at->current_position > work->position)
+        steps += (int64_t)(at->current_position - work->position);
+    if (work->refers_back) steps += captured(at);
+    work->position = at->current_position;
+    const int64_t before = work->steps_left;
+    work->steps_left -= steps;
+    const bool look = before / STEPS_PER_LOOK != work->steps_left / STEPS_PER_LOOK;
+    work->spent =
+        work->steps_left < 0 || (look && thread_cpu_ns() - work->began_ns > work->cpu_left_ns);
+    return work->spent ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+static pcre2_match_context *create_context(pcre2_jit_stack *stack, uint32_t ways)
+{
+    pcre2_match_context *made = pcre2_match_context_create(NULL);
+    if (!made) return NULL;
+    pcre2_set_heap_limit(made, HEAP_LIMIT_KIB);
+    pcre2_set_match_limit(made, ways);
+    pcre2_jit_stack_assign(made, NULL, stack);
+    return made;
+}
+
+dh_status dh_pattern_work_create(dh_ctx *ctx, dh_pattern_work **work)
+{
+    dh_pattern_work *made = calloc(1, sizeof *made);
+    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
+    made->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_BYTES, NULL);
+    made->quick = create_context(made->stack, QUICK_WAYS);
+    made->counted = create_context(made->stack, MATCH_LIMIT);
+    made->match = pcre2_match_data_create(1, NULL);
+    if (!made->quick || !made->counted || !made->stack || !made->match) {
+        dh_pattern_work_destroy(made);
+        return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
+    }
+    pcre2_set_callout(made->counted, count_step, made);
+    made->steps_left = STEPS_BASE;
+    made->cpu_left_ns = CPU_NS_BASE;
+    made->time_every = 1;
+    *work = made;
+    return DH_OK;
+}
+
+void dh_pattern_work_destroy(dh_pattern_work *work)
+{
+    if (!work) return;
+    pcre2_match_data_free(work->match);
+    pcre2_match_context_free(work->quick);
+    pcre2_match_context_free(work->counted);
+    pcre2_jit_stack_free(work->stack);
+    free(work);
+}
+
+void dh_pattern_begin(dh_pattern_work *work, size_t n_bytes, size_t n_patterns)
+{
+    const int64_t n = (int64_t)(n_bytes * n_patterns);
+    work->n_bytes += n_bytes;
+    work->steps_left += STEPS_PER_BYTE * n;
+    work->cpu_left_ns += CPU_NS_PER_BYTE * n;
+}
+
+static dh_status give_up(dh_ctx *ctx, const dh_pattern *pattern, const dh_pattern_work *work,
+                         const char *why)
+{
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "the split pattern gave up on a text of %zu bytes: %lld matches took more than "
-                   "%.3g s",
-                   work->n_bytes, (long long)work->n_matches,
-                   (CPU_NS_BASE + CPU_NS_PER_BYTE * (double)work->n_bytes) * 1e-9);
+                   "the pattern \"%s\" gave up after %zu bytes of text: %s (at most %lld steps and "
+                   "%.3g s, and %d steps and %d ns more per byte)",
+                   pattern->shown, work->n_bytes, why, (long long)STEPS_BASE, CPU_NS_BASE * 1e-9,
+                   STEPS_PER_BYTE, CPU_NS_PER_BYTE);
+}
+
+/* ---- matching ------------------------------------------------------------------------------- */
+
+/* Where a quick look from `from` ends: between characters, and not behind a line break, where ^
+ * would have to know whether there is more. */
+static size_t quick_end(const unsigned char *text, size_t n, size_t from)
+{
+    if (n - from <= QUICK_BYTES) return n;
+    size_t end = from + QUICK_BYTES;
+    while (end < n && ((text[end] & 0xC0) == 0x80 || text[end - 1] == '\n')) end++;
+    return end;
+}
+
+/* One look among the places from `from` to `last`. *rc: PCRE2's; PARTIAL: what lies behind `end`
+ * decides, from match[0] on. */
+static void look_quickly(const dh_pattern *pattern, dh_pattern_work *work,
+                         const unsigned char *text, size_t n, size_t from, size_t last, size_t end,
+                         int *rc)
+{
+    const uint32_t partial = end < n ? PCRE2_PARTIAL_HARD : 0;
+    const bool timed = ++work->untimed >= work->time_every;
+    const int64_t began_ns = timed ? thread_cpu_ns() : 0;
+    pcre2_set_offset_limit(work->quick, last);
+    *rc = pcre2_match(pattern->quick, text, end, from, PCRE2_NO_UTF_CHECK | partial, work->match,
+                      work->quick);
+    if (!timed) return;
+    const int64_t ns = thread_cpu_ns() - began_ns;
+    work->cpu_left_ns -= ns;
+    work->untimed = 0;
+    work->time_every = ns > SLOW_NS ? 1 : DH_MIN(2 * work->time_every, MOST_UNTIMED);
+}
+
+/* The same with all of the text to be seen, and every step counted. */
+static void look_counted(const dh_pattern *pattern, dh_pattern_work *work,
+                         const unsigned char *text, size_t n, size_t from, size_t last, int *rc)
+{
+    work->position = from;
+    work->refers_back = pattern->refers_back;
+    work->began_ns = thread_cpu_ns();
+    pcre2_set_offset_limit(work->counted, last);
+    *rc = pcre2_match(pattern->counted, text, n, from, PCRE2_NO_UTF_CHECK, work->match,
+                      work->counted);
+    const size_t reached = *rc >= 0 ? pcre2_get_ovector_pointer(work->match)[1] : work->position;
+    if (reached > work->position) work->steps_left -= (int64_t)(reached - work->position);
+    work->cpu_left_ns -= thread_cpu_ns() - work->began_ns;
+}
+
+static dh_status failed_match(dh_ctx *ctx, const dh_pattern *pattern, const dh_pattern_work *work,
+                              int rc)
+{
+    PCRE2_UCHAR why[128] = "";
+    if (rc == PCRE2_ERROR_CALLOUT)
+        return give_up(ctx, pattern, work,
+                       work->steps_left < 0 ? "too many steps" : "too much time");
+    pcre2_get_error_message(rc, why, sizeof why);
+    return give_up(ctx, pattern, work, (const char *)why);
+}
+
+/* The first match that begins at *from .. *last; *from: where to look next if there is none. */
+static dh_status look(dh_ctx *ctx, const dh_pattern *pattern, dh_pattern_work *work,
+                      const unsigned char *text, size_t n, size_t *from, size_t last, bool *found)
+{
+    const size_t end = quick_end(text, n, *from);
+    if (end < n) last = DH_MIN(last, end - 1);
+    int rc;
+    look_quickly(pattern, work, text, n, *from, last, end, &rc);
+    if (rc == PCRE2_ERROR_PARTIAL) {
+        const size_t begin = pcre2_get_ovector_pointer(work->match)[0];
+        if (begin >= *from && begin <= last) *from = last = begin; /* none before */
+    }
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) look_counted(pattern, work, text, n, *from, last, &rc);
+    if (work->cpu_left_ns < 0) return give_up(ctx, pattern, work, "too much time");
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return failed_match(ctx, pattern, work, rc);
+    *found = rc >= 0;
+    *from = last + 1;
+    while (*from < n && (text[*from] & 0xC0) == 0x80) ++*from;
+    return DH_OK;
 }
 
 dh_status dh_pattern_next(dh_ctx *ctx, const dh_pattern *pattern, dh_pattern_work *work,
                           const unsigned char *text, size_t n, size_t from, bool *found,
                           size_t *begin, size_t *end)
 {
-    DH_TRY(check_time(ctx, work));
-    int rc =
-        pcre2_match(pattern->code, text, n, from, PCRE2_NO_UTF_CHECK, work->match, work->context);
-    *found = rc >= 0;
-    if (rc == PCRE2_ERROR_NOMATCH) return DH_OK;
-    if (rc < 0) {
-        PCRE2_UCHAR why[128] = "";
-        pcre2_get_error_message(rc, why, sizeof why);
-        return dh_fail(ctx, DH_EUNSUPPORTED, "the split pattern gave up at byte %zu of a text: %s",
-                       from, (const char *)why);
-    }
+    size_t next = from;
+    *found = false;
+    for (size_t starts = FEWEST_STARTS; next <= n && !*found;
+         starts = DH_MIN(4 * starts, MOST_STARTS))
+        DH_TRY(look(ctx, pattern, work, text, n, &next, DH_MIN(next + starts - 1, n), found));
+    if (!*found) return DH_OK;
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(work->match);
     *begin = range[0];
     *end = range[1];

@@ -1,4 +1,4 @@
-/* Regular expressions over UTF-8 (PCRE2, JIT), bounded in time.
+/* Regular expressions over UTF-8 (PCRE2, JIT), bounded in steps and time.
  *
  * Patterns are written for Oniguruma in Ruby's syntax, which Hugging Face's tokenizers use. What
  * PCRE2 reads otherwise is spelled anew: \s and \S are Unicode's White_Space, \w, \W, \b and \B
@@ -25,10 +25,11 @@ bool dh_pattern_matches_empty(const dh_pattern *pattern);
 
 dh_status dh_pattern_work_create(dh_ctx *ctx, dh_pattern_work **work);
 void dh_pattern_work_destroy(dh_pattern_work *work);
-/* A new text of n bytes: its time begins. */
-void dh_pattern_begin(dh_pattern_work *work, size_t n_bytes);
+/* A new text of n bytes, which is to be seen by so many patterns: what their matches may take
+ * together, in steps and in time, grows by its share. */
+void dh_pattern_begin(dh_pattern_work *work, size_t n_bytes, size_t n_patterns);
 /* The first match in text[from, n). *found: whether there is one, and then where.
- * errors    DH_EUNSUPPORTED the text takes too long */
+ * errors    DH_EUNSUPPORTED the texts take too many steps or too long */
 dh_status dh_pattern_next(dh_ctx *ctx, const dh_pattern *pattern, dh_pattern_work *work,
                           const unsigned char *text, size_t n, size_t from, bool *found,
                           size_t *begin, size_t *end);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "data/growth.h"
 #include "data/tok.h"
 
 #define MAX_STEPS 32
@@ -96,20 +97,25 @@ void dh_split_scratch_destroy(dh_split_scratch *scratch)
 
 /* ---- rewriting ------------------------------------------------------------------------------ */
 
-static void mark_spaces(const unsigned char *text, size_t n, const char *mark, dh_str *out)
+/* false: it grows beyond `most` bytes. */
+static bool mark_spaces(const unsigned char *text, size_t n, const char *mark, size_t most,
+                        dh_str *out)
 {
-    for (size_t at = 0; at < n;) {
+    bool fits = true;
+    for (size_t at = 0; at < n && fits;) {
         const unsigned char *space = memchr(text + at, ' ', n - at);
         const size_t end = space ? (size_t)(space - text) : n;
-        dh_str_append(out, (const char *)text + at, end - at);
-        if (space) dh_str_append(out, mark, strlen(mark));
+        fits = dh_growth_put(out, most, text + at, end - at) &&
+               (!space || dh_growth_put(out, most, mark, strlen(mark)));
         at = end + (space != NULL);
     }
+    return fits;
 }
 
-static void rewrite(const dh_split_step *step, const unsigned char *text, size_t n, bool first,
-                    dh_str *out)
+static bool rewrite(const dh_split_step *step, const unsigned char *text, size_t n, bool first,
+                    size_t most, dh_str *out)
 {
+    bool fits = true;
     const size_t n_mark = strlen(step->mark);
     const bool marked = n >= n_mark && memcmp(text, step->mark, n_mark) == 0;
     const bool wanted =
@@ -124,12 +130,13 @@ static void rewrite(const dh_split_step *step, const unsigned char *text, size_t
         break;
     case DH_REWRITE_METASPACE:
         if (wanted && !marked && *text != ' ') dh_str_append(out, step->mark, n_mark);
-        mark_spaces(text, n, step->mark, out);
+        fits = mark_spaces(text, n, step->mark, most, out);
         break;
     case DH_REWRITE_BYTES:
         dh_bytelevel_encode(text, n, out);
         break;
     }
+    return fits && out->len <= most;
 }
 
 /* ---- splitting ------------------------------------------------------------------------------ */
@@ -139,6 +146,8 @@ typedef struct split_job {
     dh_split_scratch *scratch;
     dh_word_fn fn;
     void *arg;
+    size_t n, most;              /* bytes of the text; that it may become */
+    size_t rewritten[MAX_STEPS]; /* bytes of what each step wrote */
 } split_job;
 
 /* The words of one step, as they are found. */
@@ -247,16 +256,19 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
         return cut(ctx, job, &c, n);
     }
     dh_str *out = &job->scratch->rewritten[level];
-    rewrite(step, text, n, first, out);
+    const bool fits = rewrite(step, text, n, first, job->most - job->rewritten[level], out);
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the same
     if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
+    if (!fits) return dh_growth_fail(ctx, "pre_tokenizer", job->n);
+    job->rewritten[level] += out->len;
     return split_level(ctx, job, level + 1, (const unsigned char *)out->text, out->len, first);
 }
 
 dh_status dh_split(dh_ctx *ctx, const dh_splitter *s, dh_split_scratch *scratch,
                    const unsigned char *text, size_t n, bool first, dh_word_fn fn, void *arg)
 {
-    split_job job = {.splitter = s, .scratch = scratch, .fn = fn, .arg = arg};
-    if (scratch) dh_pattern_begin(scratch->work, n);
+    split_job job = {
+        .splitter = s, .scratch = scratch, .fn = fn, .arg = arg, .n = n, .most = dh_growth_most(n)};
+    if (scratch) dh_pattern_begin(scratch->work, n, s->steps.n);
     return split_level(ctx, &job, 0, text, n, first);
 }

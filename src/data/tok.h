@@ -42,6 +42,7 @@ struct dh_tokenizer {
     int32_t bos, eos;
     dh_matcher specials; /* cut out of the text before anything else */
     uint64_t fingerprint;
+    char *path; /* of its file, for messages; NULL: none */
 
     dh_prefix prefix;
     bool prefix_first_only; /* only before the first stretch of text */

@@ -4,6 +4,7 @@
  * SentencePiece joins any two neighbours whose concatenation is a piece. Every way to
  * cut a piece into two symbols is therefore a merge, and they all go into the pair
  * table when the model is loaded. */
+#include "data/growth.h"
 #include "data/tok.h"
 #include "data/utf8.h"
 
@@ -170,12 +171,14 @@ static dh_status write_characters(dh_ctx *ctx, dh_encoder *enc, const unsigned c
 {
     const dh_tokenizer *tok = enc->tok;
     bool behind_space = tok->collapse_spaces;
+    const size_t most = dh_growth_most(*n);
     dh_str_clear(&enc->written);
     for (size_t at = 0; at < *n;) {
         written w = write_next(tok, *text + at, *n - at);
         at += w.n_read;
         for (; behind_space && w.n > 0 && *w.text == ' '; w.n--) w.text++;
-        dh_str_append(&enc->written, w.text, w.n);
+        if (!dh_growth_put(&enc->written, most, w.text, w.n))
+            return dh_growth_fail(ctx, "precompiled_charsmap", *n);
         if (w.n > 0) behind_space = tok->collapse_spaces && w.text[w.n - 1] == ' ';
     }
     if (enc->written.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", *n);

@@ -41,6 +41,7 @@ void dh_tokenizer_destroy(dh_tokenizer *tok)
     dh_trie_fini(&tok->trie);
     dh_charsmap_fini(&tok->charsmap);
     dh_vec_fini(&tok->scores);
+    free(tok->path);
     free(tok);
 }
 
@@ -392,6 +393,8 @@ dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size
                             encode_stretch);
     if (st == DH_OK && (flags & DH_ENCODE_EOS) && enc->tok->eos >= 0)
         st = dh_encoder_push(ctx, enc, (uint32_t)enc->tok->eos);
+    if (st == DH_EUNSUPPORTED && enc->tok->path)
+        dh_ctx_while(ctx, "encoding by %s", enc->tok->path);
     if (st != DH_OK && !enc->drain) ids->n = kept;
     enc->ids = NULL;
     return st;

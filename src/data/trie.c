@@ -47,6 +47,10 @@ static bool grow(dh_trie *trie, const dh_vocab *v, const uint32_t *ids, range r,
 
 dh_status dh_trie_build(dh_ctx *ctx, const dh_vocab *v, dh_trie *trie)
 {
+    for (uint32_t id = 0; id < v->pieces.n; id++)
+        if (v->pieces.at[id].kind == DH_PIECE_NORMAL && v->pieces.at[id].len > DH_MOST_TRIE_BYTES)
+            return dh_fail(ctx, DH_EUNSUPPORTED, "token %u has %u bytes (at most %d)", id,
+                           v->pieces.at[id].len, DH_MOST_TRIE_BYTES);
     uint32_t *ids = malloc((v->pieces.n + 1) * sizeof *ids);
     size_t n = 0;
     ranges pending = {0};

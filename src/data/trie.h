@@ -15,6 +15,10 @@ typedef struct dh_trie {
     DH_VEC(dh_trie_node) nodes; /* 0: the root */
 } dh_trie;
 
+/* A longer one would be walked along from every place of a text. */
+enum { DH_MOST_TRIE_BYTES = 1024 };
+
+/* errors    DH_EUNSUPPORTED a longer piece; DH_ENOMEM */
 dh_status dh_trie_build(dh_ctx *ctx, const dh_vocab *v, dh_trie *trie);
 void dh_trie_fini(dh_trie *trie);
 
