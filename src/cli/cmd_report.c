@@ -32,8 +32,8 @@ static const dh_cli_option options[] = {
     {.name = "serve",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(report_args, serve),
-     .doc = "no file: the page at an address of this machine alone, drawn anew while the run goes "
-            "on"},
+     .doc = "no file: the page at an address of this machine with a token that keeps others out, "
+            "drawn anew while the run goes on"},
     {.name = "port",
      .kind = DH_CLI_INT,
      .offset = offsetof(report_args, port),

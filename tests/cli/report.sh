@@ -30,14 +30,15 @@ fails 2 'one of them' "$dhelix" profile "$tmp/job.yaml" --import a.csv --from-tr
 "$dhelix" report "$tmp/run" --serve --quiet >"$tmp/address" 2>"$tmp/err" &
 server=$!
 for _ in $(seq 100); do [ -s "$tmp/address" ] && break; sleep 0.1; done
-port=$(sed -n 's|^http://127.0.0.1:\([0-9]*\)/$|\1|p' "$tmp/address")
+port=$(sed -n 's|^http://127.0.0.1:\([0-9]*\)/[0-9a-f]\{32\}/$|\1|p' "$tmp/address")
+token=$(sed -n 's|^http://127.0.0.1:[0-9]*/\([0-9a-f]\{32\}\)/$|\1|p' "$tmp/address")
 get() { # path, host
     exec 3<>"/dev/tcp/127.0.0.1/$port" || return 1
-    printf 'GET %s HTTP/1.1\r\nHost: %s\r\n\r\n' "$1" "${2:-localhost:$port}" >&3
+    printf 'GET %s HTTP/1.1\r\nHost: %s\r\n\r\n' "/$token$1" "${2:-localhost:$port}" >&3
     cat <&3
     exec 3<&- 3>&-
 }
-get / >"$tmp/out" && says '/version'
+get / >"$tmp/out" && says "fetch('version'"
 get /page >"$tmp/out" && says '"rank":1,'
 before=$(get /version | tail -1)
 same "$(get /version | tail -1)" "$before" 'nothing has changed'

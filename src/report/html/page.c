@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-#include "dhelix/report.h"
-
 enum { DEFAULT_MAX_RANKS = 64 };
 
 static void append(dh_str *page, const char *text)
@@ -83,8 +81,8 @@ static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int6
     return DH_OK;
 }
 
-dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
-                          const dh_report_options *options, const char *path)
+dh_status dh_html_page(dh_ctx *ctx, const char *const *runs, size_t n,
+                       const dh_report_options *options, dh_str *page)
 {
     const int64_t asked = options ? options->max_ranks : 0;
     if (n < 1 || n > DH_REPORT_MAX_RUNS || asked < 0)
@@ -93,13 +91,20 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                        "ranks or more",
                        n, (long long)asked, DH_REPORT_MAX_RUNS);
     json_out data = {.comma = false};
-    dh_str page = DH_STR_INIT;
     dh_status st = write_data(ctx, runs, n, asked ? asked : DEFAULT_MAX_RANKS, &data);
-    if (st == DH_OK && !data.text.failed) fill(&page, &data.text);
-    const bool whole = dh_json_is_whole() && !data.text.failed && !page.failed;
-    if (st == DH_OK && !whole) st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
-    if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
+    if (st == DH_OK && !data.text.failed) fill(page, &data.text);
+    const bool whole = dh_json_is_whole() && !data.text.failed && !page->failed;
+    if (st == DH_OK && !whole) st = dh_fail(ctx, DH_ENOMEM, "out of memory drawing a report");
     dh_str_fini(&data.text);
+    return st;
+}
+
+dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
+                          const dh_report_options *options, const char *path)
+{
+    dh_str page = DH_STR_INIT;
+    dh_status st = dh_html_page(ctx, runs, n, options, &page);
+    if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&page);
     return st;
 }
