@@ -15,8 +15,13 @@ extern "C" {
 typedef struct dh_train_options {
     bool quiet; /* no progress */
     bool fresh; /* set an existing run folder aside instead of resuming it */
-    /* When it becomes non-zero: finish the step, checkpoint, return DH_EINTERRUPTED. */
+    /* When it becomes non-zero: finish the step, checkpoint, return DH_EINTERRUPTED. A validation
+     * is cut short, and is made by the run that continues. Before the first step nothing is saved.
+     * Of several processes all or none may have it. May be NULL. */
     const volatile sig_atomic_t *stop;
+    /* May be NULL. Called by each rank here, when it is set up and its steps begin: until then a
+     * process may end at any time, and nothing of the run is lost. Threads may call at once. */
+    void (*on_start)(void *self);
     /* May be NULL. After each step gets its line of metrics.jsonl, a JSON object, without the end
      * of the line; the text is gone with the call. Called where rank 0 is, by the thread that
      * trains it: not the caller's where threads are ranks. While it runs that rank does nothing

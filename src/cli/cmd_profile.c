@@ -245,7 +245,7 @@ static dh_status make(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_
     const dh_profile_options how = {.quiet = cli->quiet,
                                     .samples = a->samples,
                                     .seconds = a->seconds,
-                                    .stop = dh_cli_catch_signals()};
+                                    .stop = dh_cli_end_at_signals(cli->quiet)};
     return a->matrix ? import(ctx, job, a->matrix, profile)
                      : dh_profile_measure(ctx, job, &how, profile);
 }

@@ -228,6 +228,7 @@ static dh_status sample_with(dh_ctx *ctx, dh_cli *cli, const sample_args *a, con
                             .threads = a->threads,
                             .decode = true};
     dh_trained trained;
+    dh_cli_end_at_signals(cli->quiet);
     DH_TRY(dh_trained_open(ctx, &spec, &trained));
     dh_sampler sampler;
     dh_status st =

@@ -61,13 +61,23 @@ static dh_status print_result(dh_ctx *ctx, const dh_job *job, const dh_train_res
     return dh_cli_print_str(ctx, &out);
 }
 
+/* From here on there is something to save. */
+static void catch_signals(void *unused)
+{
+    (void)unused;
+    dh_cli_catch_signals();
+}
+
 static dh_status train(dh_ctx *ctx, dh_cli *cli, const train_args *a, dh_job *job)
 {
     /* A reader of the output that goes away does not end the training, nor does a limit on file
      * sizes without a message. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    dh_train_options how = {.quiet = cli->quiet, .fresh = a->fresh, .stop = dh_cli_catch_signals()};
+    dh_train_options how = {.quiet = cli->quiet,
+                            .fresh = a->fresh,
+                            .stop = dh_cli_end_at_signals(cli->quiet),
+                            .on_start = catch_signals};
     dh_train_result result;
     DH_TRY(dh_train(ctx, job, &how, &result));
     if (!result.primary) return DH_OK;
@@ -94,7 +104,10 @@ const dh_command dh_command_train = {
         "The run folder (setting `out`) gets metrics.jsonl, summary.json and checkpoints/. The\n"
         "same command continues a run that was interrupted, bit for bit as if it had not been.\n"
         "SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the run after the current step with a checkpoint\n"
-        "(exit code 130); a second one ends it at once. A folder is held by one run at a time.\n"
+        "(exit code 130), and at once before the first step; a second one ends it at once. A\n"
+        "validation is cut short and made again when the run is continued. A folder is held by "
+        "one\n"
+        "run at a time.\n"
         "Checkpoints that are all damaged, or cannot be read, are no reason to start over: only\n"
         "--fresh does that.\n",
     .job = true,

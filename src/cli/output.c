@@ -81,8 +81,10 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
     return dh_cli_print_str(ctx, &text);
 }
 
-/* Set by a signal, read by the loop that is to end: the only state that is shared. */
+/* Set by a signal, read by the loop that is to end; and whether such a loop has begun. The only
+ * state that is shared. */
 static volatile sig_atomic_t stop_flag;
+static bool is_caught; /* atomic */
 
 /* A terminal that goes away sends SIGHUP, unless nohup had it ignored: a signal that is
  * blocked would come all the same. Batch systems send SIGUSR1 ahead of the time limit. */
@@ -96,14 +98,19 @@ static void stop_signals(sigset_t *set)
     if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
 }
 
-/* The first signal asks to stop; the second ends the process as it would have. */
-static void *watch_signals(void *arg)
+/* The first signal ends the process, or asks to stop where signals are caught by then; after that
+ * the second ends it as it would have. */
+static void *watch_signals(void *quiet)
 {
     sigset_t set;
     int number;
-    (void)arg;
     stop_signals(&set);
     if (sigwait(&set, &number) != 0) return NULL;
+    if (!__atomic_load_n(&is_caught, __ATOMIC_ACQUIRE)) {
+        fprintf(stderr, "%sdhelix: error: interrupted\n",
+                !quiet && isatty(STDERR_FILENO) ? "\n" : "");
+        _exit(DH_CLI_INTERRUPTED);
+    }
     stop_flag = 1;
     if (sigwait(&set, &number) != 0) return NULL;
     signal(number, SIG_DFL);
@@ -112,27 +119,20 @@ static void *watch_signals(void *arg)
     return NULL;
 }
 
-static void *end_at_signal(void *quiet)
-{
-    sigset_t set;
-    int number;
-    stop_signals(&set);
-    if (sigwait(&set, &number) != 0) return NULL;
-    fprintf(stderr, "%sdhelix: error: interrupted\n", !quiet && isatty(STDERR_FILENO) ? "\n" : "");
-    _exit(DH_CLI_INTERRUPTED);
-}
-
 /* Signals are taken by a thread of their own and blocked in all others. A handler that
  * interrupts a computing thread is not safe here: its frame is written where that
  * thread's stack pointer stands, and generated GEMM code uses the register for other
  * things, so that a handler now and then overwrote the heap. */
-static void watch(void *(*watcher)(void *), void *arg)
+static void watch(void *quiet)
 {
+    static bool is_watched;
     sigset_t set, before;
     pthread_t thread;
+    if (is_watched) return;
+    is_watched = true;
     stop_signals(&set);
     if (pthread_sigmask(SIG_BLOCK, &set, &before) != 0) return;
-    if (pthread_create(&thread, NULL, watcher, arg) != 0)
+    if (pthread_create(&thread, NULL, watch_signals, quiet) != 0)
         pthread_sigmask(SIG_SETMASK, &before, NULL); /* then a signal just ends the program */
     else
         pthread_detach(thread);
@@ -140,12 +140,14 @@ static void watch(void *(*watcher)(void *), void *arg)
 
 const volatile sig_atomic_t *dh_cli_catch_signals(void)
 {
-    watch(watch_signals, NULL);
+    __atomic_store_n(&is_caught, true, __ATOMIC_RELEASE);
+    watch(NULL);
     return &stop_flag;
 }
 
-void dh_cli_end_at_signals(bool quiet)
+const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet)
 {
     static char is_quiet;
-    watch(end_at_signal, quiet ? &is_quiet : NULL);
+    watch(quiet ? &is_quiet : NULL);
+    return &stop_flag;
 }

@@ -18,6 +18,8 @@
 #ifndef DH_DATA_DATASET_H
 #define DH_DATA_DATASET_H
 
+#include <signal.h>
+
 #include "dhelix/job.h"
 #include "dhelix/tokenizer.h"
 
@@ -55,6 +57,8 @@ typedef struct dh_dataset_spec {
     /* Told now and then while text is tokenized; may be NULL. */
     void (*progress)(void *arg, const char *file, size_t done_bytes, size_t total_bytes);
     void *progress_arg;
+    /* When it becomes non-zero while text is tokenized: DH_EINTERRUPTED; may be NULL. */
+    const volatile sig_atomic_t *stop;
 } dh_dataset_spec;
 
 /* Open, tokenizing what is not in the cache. Borrows only the strings and the tokenizer

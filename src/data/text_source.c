@@ -290,9 +290,16 @@ static dh_status hold(dh_ctx *ctx, const encode_job *job, const dh_ids *ids)
     return DH_OK;
 }
 
+static dh_status heed_stop(dh_ctx *ctx, const encode_job *job)
+{
+    if (!job->spec->stop || !*job->spec->stop) return DH_OK;
+    return dh_fail(ctx, DH_EINTERRUPTED, "stopped while %s was tokenized", job->source->path);
+}
+
 static dh_status drain(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes)
 {
     const encode_job *job = arg;
+    DH_TRY(heed_stop(ctx, job));
     DH_TRY(job->writer ? dh_token_writer_add(ctx, job->writer, ids->at, ids->n)
                        : hold(ctx, job, ids));
     ids->n = 0;
@@ -306,6 +313,7 @@ static dh_status encode_one(dh_ctx *ctx, void *arg, const char *text, size_t n, 
     job->at = at;
     unsigned flags = job->source->field ? DH_ENCODE_EOS : 0;
     if (job->spec->special_tokens) flags |= DH_ENCODE_SPECIAL;
+    DH_TRY(heed_stop(ctx, job));
     return dh_encoder_encode(ctx, job->enc, text, n, flags, job->ids);
 }
 
@@ -314,6 +322,7 @@ static dh_status encode_chat(dh_ctx *ctx, void *arg, const json_t *row, size_t a
     encode_job *job = arg;
     dh_chat_messages list = {0};
     job->at = at;
+    DH_TRY(heed_stop(ctx, job));
     dh_status st = dh_chat_read(ctx, row, &list);
     if (st == DH_OK)
         st = dh_chat_encode(ctx, job->spec->chat, job->spec->tokenizer, job->enc, &list, false,

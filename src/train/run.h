@@ -38,6 +38,7 @@ struct dh_run {
     dh_ranks ranks;
     int local_rank, n_local_ranks; /* among those that share its cores */
     bool stopping;                 /* some rank was asked to stop */
+    bool validation_cut;           /* by that: whoever continues from this step validates first */
     const dh_train_options *options;
     dh_fault *fault;                   /* of tests: at an instruction of this rank; NULL */
     dh_tokenizer *tokenizer;           /* NULL with ready token files and no tokenizer */

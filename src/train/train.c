@@ -49,10 +49,17 @@ static dh_status complete_profile(dh_ctx *ctx, const training *t)
     return dh_profile_complete(ctx, &known, &how);
 }
 
+static dh_status heed_stop(dh_ctx *ctx, const dh_run *run)
+{
+    if (!run->options->stop || !*run->options->stop) return DH_OK;
+    return dh_fail(ctx, DH_EINTERRUPTED, "stopped before the run's steps began");
+}
+
 static dh_status prepare(dh_ctx *ctx, training *t)
 {
     dh_run *run = &t->shared;
     DH_TRY(dh_run_open_tokenizer(ctx, run));
+    DH_TRY(heed_stop(ctx, run));
     DH_TRY(complete_profile(ctx, t));
     const dh_resolve_options how = {.tokenizer = run->tokenizer, .quiet = run->options->quiet};
     DH_TRY(dh_job_resolve(ctx, t->job, &how, &t->resolved));
@@ -62,8 +69,10 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     run->profile = t->resolved->profile;
     run->groups = t->resolved->group_recipes;
     run->n_groups = t->resolved->n_groups;
+    DH_TRY(heed_stop(ctx, run));
     DH_TRY(dh_run_open_data(ctx, run));
-    return verify_mesh(ctx, run, &t->programs);
+    DH_TRY(verify_mesh(ctx, run, &t->programs));
+    return heed_stop(ctx, run);
 }
 
 /* Where the device communicates by itself and a profile says what it takes. What each stream holds

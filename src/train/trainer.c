@@ -305,7 +305,20 @@ static int64_t validation_sequences(const dh_run *run)
     return n >= job->global_batch ? n - n % job->global_batch : n - n % job->micro_batch;
 }
 
-/* Data-parallel ranks take every dp-th micro-batch; the losses are added up. As ranks may
+/* Whether some rank was asked to stop, as in share_step. */
+static dh_status hear_stop(dh_ctx *ctx, dh_run *run)
+{
+    const volatile sig_atomic_t *stop = run->options->stop;
+    double asked = stop && *stop ? 1 : 0;
+    if (!stop || run->stopping) return DH_OK;
+    DH_TRY(dh_ranks_sum(ctx, &run->ranks, &asked, 1));
+    run->stopping = asked > 0;
+    return DH_OK;
+}
+
+/* A validation that is cut short leaves no line of metrics: catch_up makes it again.
+ *
+ * Data-parallel ranks take every dp-th micro-batch; the losses are added up. As ranks may
  * need each other's experts, one without a micro-batch left takes the last one again, and
  * does not count it. */
 static dh_status validate(dh_ctx *ctx, dh_run *run)
@@ -315,12 +328,17 @@ static dh_status validate(dh_ctx *ctx, dh_run *run)
     const int64_t n_batches = validation_sequences(run) / job->micro_batch;
     dh_batch_source source = dh_run_source(run->val_data);
     double sums[2] = {0, 0};
+    run->validation_cut = run->stopping;
+    if (run->stopping) return DH_OK;
     if (run->session->gather) dh_saver_hold(&run->saver); /* it writes masters too */
     DH_TRY(dh_session_gather(ctx, run->session));
     for (int64_t first = 0; first < n_batches; first += job->dp) {
         double sum, rows;
         int64_t n_micro;
         const int64_t i = DH_MIN(first + dp_rank, n_batches - 1);
+        DH_TRY(hear_stop(ctx, run));
+        run->validation_cut = run->stopping;
+        if (run->stopping) return DH_OK;
         DH_TRY(
             dh_session_eval_batch(ctx, run->session, &source, i * job->micro_batch, &sum, &rows));
         if (!counts_loss(run, false, &n_micro) || first + dp_rank >= n_batches) continue;
@@ -347,12 +365,11 @@ static bool due(int64_t step, int64_t every, int64_t last)
 }
 
 /* The folder tells, whoever of the ranks are left. */
-static dh_status find_done(dh_ctx *ctx, const dh_run *run, uint8_t done[2])
+static dh_status find_saved(dh_ctx *ctx, const dh_run *run, uint8_t *saved)
 {
     int64_t *steps;
     size_t n;
-    bool validated, told;
-    DH_TRY(dh_metrics_find(ctx, run->job->out_dir, run->step, "val_loss", &validated));
+    bool told;
     DH_TRY(dh_metrics_find(ctx, run->job->out_dir, run->step, "loss", &told));
     if (!told && run->step > 0)
         dh_log(
@@ -360,27 +377,40 @@ static dh_status find_done(dh_ctx *ctx, const dh_run *run, uint8_t done[2])
             "metrics.jsonl has no line of step %lld: a rank was lost that had a part of its loss",
             (long long)run->step);
     DH_TRY(dh_ckpt_list(ctx, run->job->out_dir, &steps, &n));
-    done[0] = validated;
-    for (size_t i = 0; i < n; i++) done[1] |= steps[i] == run->step;
+    for (size_t i = 0; i < n; i++) *saved |= steps[i] == run->step;
     free(steps);
     return DH_OK;
 }
 
-/* What was due behind the step at which ranks were lost. *saved: the run's newest checkpoint is of
- * that step. */
+/* What was due after the step that the run goes on from, where its end came first. */
+static dh_status catch_up_validation(dh_ctx *ctx, dh_run *run)
+{
+    bool found = false;
+    dh_status st = DH_OK;
+    if (!run->session->eval || !due(run->step, run->job->eval_every, run->job->steps)) return DH_OK;
+    if (run->ranks.rank == 0)
+        st = dh_metrics_find(ctx, run->job->out_dir, run->step, "val_loss", &found);
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
+    uint8_t validated = found;
+    DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, &validated, sizeof validated));
+    return validated ? DH_OK : validate(ctx, run);
+}
+
+/* Likewise, and of a run that lost ranks the checkpoint too. *saved: the run's newest checkpoint is
+ * of that step. */
 static dh_status catch_up(dh_ctx *ctx, dh_run *run, bool *saved)
 {
     const dh_job *job = run->job;
-    uint8_t done[2] = {false, false}; /* as rank 0 finds it: validated, saved */
+    uint8_t found = false;
     dh_status st = DH_OK;
     *saved = true;
     if (run->step == 0) return DH_OK; /* nothing is due before the first step */
-    if (run->ranks.rank == 0) st = find_done(ctx, run, done);
+    DH_TRY(catch_up_validation(ctx, run));
+    if (!run->carried) return DH_OK;
+    if (run->ranks.rank == 0) st = find_saved(ctx, run, &found);
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
-    DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, done, sizeof done));
-    if (run->session->eval && !done[0] && due(run->step, job->eval_every, job->steps))
-        DH_TRY(validate(ctx, run));
-    *saved = done[1];
+    DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, &found, sizeof found));
+    *saved = found;
     if (*saved || !due(run->step, job->checkpoint_every, job->steps)) return DH_OK;
     *saved = true;
     return dh_run_save(ctx, run);
@@ -390,7 +420,8 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
     bool is_saved = true;
-    if (run->carried) DH_TRY(catch_up(ctx, run, &is_saved));
+    if (run->options->on_start) run->options->on_start(run->options->self);
+    DH_TRY(catch_up(ctx, run, &is_saved));
     int64_t saved = is_saved ? run->step : run->step - 1;
     dh_progress_start(&run->progress, run->step, job->steps, job->log_every,
                       run->options->quiet || run->ranks.rank != 0);
@@ -413,7 +444,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     if (run->step > saved) DH_TRY(dh_run_save(ctx, run));
     DH_TRY(dh_run_finish_saving(ctx, run));
     if (run->load) DH_TRY(dh_load_record_gather(ctx, &run->ranks, run->load));
-    if (run->step < job->steps)
+    if (run->step < job->steps || run->validation_cut)
         return dh_fail(ctx, DH_EINTERRUPTED,
                        "stopped after step %lld of %lld; the checkpoint is "
                        "%s, and the same command continues from it",
