@@ -187,6 +187,8 @@ static void limit_by_own(int resource, const char *used, double *least)
 
 double dh_memory_available(void)
 {
+    const char *check = getenv("DHELIX_MEMORY_CHECK");
+    if (check && strcmp(check, "off") == 0) return 0;
     double least = dh_memory_available_under("");
     limit_by_own(RLIMIT_AS, "VmSize", &least);
     limit_by_own(RLIMIT_DATA, "VmData", &least);

@@ -10,7 +10,8 @@ extern "C" {
 
 /* Bytes that may still be allocated and used, without moving anything to disk: the least of what
  * the machine has (MemAvailable), what each control group leaves (v1 and v2, and those above it),
- * and what RLIMIT_AS and RLIMIT_DATA leave. At least 1; 0: nothing is known.
+ * and what RLIMIT_AS and RLIMIT_DATA leave. At least 1; 0: nothing is known, or the environment's
+ * DHELIX_MEMORY_CHECK is "off", for those who have swap and know better.
  * cost      a few reads of small files: some 0.1 ms; any thread */
 double dh_memory_available(void);
 /* The same by files under a folder instead of / (root/proc/meminfo and so on), without the limits

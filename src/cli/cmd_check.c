@@ -102,6 +102,16 @@ static void print_model(dh_str *out, const dh_job *job, const dh_recipe *recipe)
     dh_cli_paragraph(out, &text, 2);
 }
 
+static void print_room(dh_str *out, const dh_room *room)
+{
+    dh_str line = DH_STR_INIT;
+    dh_room_print(room, &line);
+    if (!dh_room_is_there(room))
+        dh_str_printf(&line, ": dhelix train refuses it here; dhelix simulate --cluster says what "
+                             "it does on a cluster");
+    dh_cli_paragraph(out, &line, 2);
+}
+
 static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *all)
 {
     char text[32];
@@ -131,6 +141,7 @@ static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *al
     if (all->copy_bytes > 0)
         dh_str_printf(out, "beside it on the host: %s, a copy for checkpoints (checkpoint.async)\n",
                       dh_format_bytes(text, sizeof text, (double)all->copy_bytes));
+    if (all->room.available > 0) print_room(out, &all->room);
 }
 
 /* ---- as listings ---------------------------------------------------------------------------- */
@@ -267,7 +278,9 @@ const dh_command dh_command_check = {
         "by\n"
         "steps: weights and moments that steps ahead of the gradient norm overwrite\n"
         "(optimizer.post_validation), at the end of the step, where activations were: it adds to\n"
-        "the peak only what it has more than these.\n",
+        "the peak only what it has more than these. The last line compares what all ranks need as\n"
+        "threads of one process with what this machine has free; it is no error where that is\n"
+        "less, since the job may be meant for other machines.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

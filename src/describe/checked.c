@@ -56,6 +56,14 @@ static dh_status measure_system(dh_ctx *ctx, const dh_job *job, dh_checked_progr
     return dh_system_memory_of(ctx, &system, &said, c->program, NULL, &c->system);
 }
 
+/* As training would find it. */
+static void find_room(const dh_session_spec *spec, const dh_job *job, dh_checked *all)
+{
+    if (!spec->device->slab_is_host) return;
+    all->room = job->ranks > 1 ? dh_room_of(job, &all->mesh)
+                               : dh_room_of_rank(spec, all->slab_bytes + all->copy_bytes);
+}
+
 dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_checked *checked)
 {
     dh_session_spec spec = dh_train_session(&job->job, &job->recipe);
@@ -71,7 +79,9 @@ dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_
     }
     if (spec.n_groups > 0) DH_TRY(add_groups(ctx, &spec, checked));
     if (spec.eval) DH_TRY(add_program(ctx, &spec, DH_MODE_EVAL, checked));
-    return job->job.ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &checked->mesh) : DH_OK;
+    if (job->job.ranks > 1) DH_TRY(dh_session_verify_mesh(ctx, &spec, &checked->mesh));
+    find_room(&spec, &job->job, checked);
+    return DH_OK;
 }
 
 void dh_checked_fini(dh_checked *checked)
@@ -124,6 +134,14 @@ json_t *dh_derived_json(const dh_resolved *job)
     return lines;
 }
 
+static json_t *room_json(const dh_room *room)
+{
+    return json_pack("{sI sI sI sI sb}", "ranks", (json_int_t)room->n_ranks, "rank_bytes",
+                     (json_int_t)room->rank_bytes, "needed_bytes", (json_int_t)room->bytes,
+                     "available_bytes", (json_int_t)room->available, "enough",
+                     dh_room_is_there(room));
+}
+
 json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
 {
     json_t *programs = json_array();
@@ -138,6 +156,8 @@ json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
                                dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens,
                                "planned_bytes", (json_int_t)checked->slab_bytes, "programs",
                                programs, "derived", dh_derived_json(job));
+    if (object && checked->room.available > 0)
+        json_object_set_new(object, "this_machine", room_json(&checked->room));
     if (object && checked->copy_bytes > 0)
         json_object_set_new(object, "checkpoint_copy_bytes",
                             json_integer((json_int_t)checked->copy_bytes));

@@ -7,6 +7,7 @@
 #include "describe/footprint.h"
 #include "report/system_memory.h"
 #include "train/resolve.h"
+#include "train/room.h"
 
 typedef struct dh_checked_program {
     dh_mode mode;
@@ -24,6 +25,7 @@ typedef struct dh_checked {
     uint64_t slab_bytes;
     uint64_t copy_bytes; /* on the host, of checkpoints written beside training; 0: they are not */
     dh_mesh_footprint mesh; /* n_ranks 0: one rank */
+    dh_room room;           /* of all ranks on this machine; n_ranks 0: not in memory of the host */
 } dh_checked;
 
 const char *dh_checked_mode(dh_mode mode);

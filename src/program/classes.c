@@ -37,11 +37,13 @@
  * A second check widens the operands whose place varies to all the bytes they may take:
  * every conflict of two accesses on any rank of the class is one of the widened program,
  * so if that has no race, none of them has. */
+#include "base/memory.h"
 #include "program/places.h"
 #include "program/program_spec.h"
 #include "program/ranks.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -300,22 +302,43 @@ static size_t threads_for(const class_work *w)
     return DH_MIN(DH_MIN(DH_MAX(n, (size_t)1), (size_t)DH_MOST_THREADS), DH_MAX(left, (size_t)1));
 }
 
+/* All are there at once for the replay: whether they can be, by the first of them. Building and
+ * verifying one takes as much again. */
+static dh_status check_memory(dh_ctx *ctx, const class_work *w)
+{
+    char what[96];
+    const double bytes = 2 * (double)dh_program_bytes(w->programs[0]);
+    snprintf(what, sizeof what, "verifying the programs of %zu kinds of ranks together",
+             w->classes->n);
+    return dh_memory_check(ctx, bytes * (double)(w->classes->n - 1), what);
+}
+
 /* The first class here; the others by threads. */
 static dh_status build_all(dh_ctx *ctx, class_work *w)
 {
     w->next = 1;
     DH_TRY(build_class(ctx, w, 0));
+    DH_TRY(check_memory(ctx, w));
     dh_work_together(threads_for(w), build_classes, w);
     if (w->failed == DH_NONE) return DH_OK;
     *ctx = w->failure;
     return ctx->status;
 }
 
-static void count_class(const dh_program *program, dh_mesh_footprint *sum)
+void dh_mesh_footprint_add(dh_mesh_footprint *sum, const dh_program *program, uint64_t n_ranks)
 {
+    sum->all_slabs_bytes += n_ranks * program->slab_bytes;
+    sum->program_bytes = DH_MAX(sum->program_bytes, dh_program_bytes(program));
     sum->n_instrs += program->instrs.n;
     sum->slab_bytes = DH_MAX(sum->slab_bytes, program->slab_bytes);
     sum->digest = dh_mix64(sum->digest ^ dh_program_digest(program));
+}
+
+static uint64_t ranks_of(const dh_rank_classes *classes, size_t class, size_t n_ranks)
+{
+    uint64_t n = 0;
+    for (size_t r = 0; r < n_ranks; r++) n += classes->of[r] == class;
+    return n;
 }
 
 static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
@@ -327,7 +350,8 @@ static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
     if (!w.programs) return no_memory(ctx);
     pthread_mutex_init(&w.lock, NULL);
     dh_status st = build_all(ctx, &w);
-    for (size_t c = 0; st == DH_OK && c < classes->n; c++) count_class(w.programs[c], sum);
+    for (size_t c = 0; st == DH_OK && c < classes->n; c++)
+        dh_mesh_footprint_add(sum, w.programs[c], ranks_of(classes, c, sum->n_ranks));
     if (st == DH_OK)
         st = dh_ranks_replay(ctx, (const dh_program *const *)w.programs, classes->n, classes->of);
     for (size_t c = 0; c < classes->n; c++) dh_program_destroy(w.programs[c]);

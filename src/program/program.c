@@ -334,6 +334,14 @@ static uint64_t mix_wait(uint64_t d, const dh_wait *wait)
     return wait->part == DH_NONE ? d : mix(d, (uint64_t)wait->part << 32);
 }
 
+uint64_t dh_program_bytes(const dh_program *p)
+{
+    return p->instrs.n * sizeof *p->instrs.at + p->operands.n * sizeof *p->operands.at +
+           p->waits.n * sizeof *p->waits.at + p->buffers.n * sizeof *p->buffers.at +
+           p->blocks.n * sizeof *p->blocks.at + p->params.n * sizeof *p->params.at +
+           p->homes.n * sizeof *p->homes.at + p->ranges.n * sizeof *p->ranges.at;
+}
+
 uint64_t dh_program_digest(const dh_program *p)
 {
     uint64_t d = mix(p->slab_bytes, p->instrs.n);

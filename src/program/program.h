@@ -302,6 +302,8 @@ dh_status dh_program_verify(dh_ctx *ctx, const dh_program *program);
 
 /* Equal for programs that run the same instructions on the same bytes with the same waits. */
 uint64_t dh_program_digest(const dh_program *program);
+/* Of it itself in memory, but for its graphs, which are small. */
+uint64_t dh_program_bytes(const dh_program *program);
 
 /* Listing with operands, offsets and waits, for people and for comparing. */
 dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out);

@@ -66,9 +66,14 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
 typedef struct dh_mesh_footprint {
     size_t n_ranks, n_classes; /* one program was built for each class of like ranks */
     uint64_t n_instrs;         /* of those */
-    uint64_t slab_bytes;       /* most of any rank */
+    uint64_t slab_bytes;       /* most of any rank, */
+    uint64_t all_slabs_bytes;  /* and of all of them */
+    uint64_t program_bytes;    /* a program as it lies in memory, most of any rank */
     uint64_t digest;           /* of those programs */
 } dh_mesh_footprint;
+
+/* A program that so many ranks have. */
+void dh_mesh_footprint_add(dh_mesh_footprint *sum, const dh_program *program, uint64_t n_ranks);
 
 /* Build and verify the programs of a whole mesh, one for each class of ranks that run
  * the same instructions, which comes to the same as all of them (classes.c).

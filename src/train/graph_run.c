@@ -10,6 +10,7 @@
 #include "train/graph_rewrite.h"
 #include "train/graph_values.h"
 #include "train/launch.h"
+#include "train/room.h"
 
 enum { MAX_TEXT = 64 << 20, MAX_RANKS = 4096 };
 
@@ -216,10 +217,20 @@ static void add_facts(const dh_graph_run *run, dh_launch *launch)
                   (unsigned long long)dh_program_digest(run->programs[0]));
 }
 
+static dh_status check_room(dh_ctx *ctx, const dh_graph_run *run)
+{
+    dh_mesh_footprint all = {.n_ranks = (size_t)run->mesh.ranks};
+    if (!run->device->slab_is_host || dh_launched_ranks() > 0) return DH_OK;
+    for (size_t r = 0; r < all.n_ranks; r++) dh_mesh_footprint_add(&all, run->programs[r], 1);
+    const dh_room room = dh_room_of(run->job, &all);
+    return dh_room_check(ctx, &room);
+}
+
 dh_status dh_graph_run_start(dh_ctx *ctx, dh_graph_run *run)
 {
     dh_launch launch;
     DH_TRY(dh_launch_prepare(ctx, run->job, run->quiet, &launch));
+    DH_TRY(check_room(ctx, run));
     add_facts(run, &launch);
     launch.work = work;
     launch.user = run;

@@ -253,6 +253,7 @@ dh_status dh_launch_prepare(dh_ctx *ctx, const dh_job *job, bool quiet, dh_launc
 dh_status dh_launch_run(dh_ctx *ctx, dh_launch *l)
 {
     pthread_mutex_init(&l->lock, NULL);
+    dh_turns_init(&l->turns, (int)DH_MAX(dh_own_processors(), 1));
     dh_status st = open_world(ctx, l);
     if (st == DH_OK) st = collect_facts(ctx, l);
     if (st == DH_OK) st = run_ranks(ctx, l);
@@ -264,6 +265,7 @@ dh_status dh_launch_run(dh_ctx *ctx, dh_launch *l)
     }
     dh_comm_world_destroy(l->world);
     l->world = NULL;
+    dh_turns_fini(&l->turns);
     pthread_mutex_destroy(&l->lock);
     return st;
 }

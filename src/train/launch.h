@@ -32,6 +32,7 @@ struct dh_launch {
     int link_sms[DH_N_STREAM];
 
     dh_comm_world *world; /* NULL: one rank */
+    dh_turns turns;       /* of its ranks here, as many at a time as there are processors */
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
     pthread_mutex_t lock;
     dh_ctx failure;

@@ -19,14 +19,20 @@ static void machine_id(char *id, size_t cap)
     if (n == 0 && gethostname(id, cap) == 0) id[cap - 1] = '\0';
 }
 
+uint64_t dh_machine_key(void)
+{
+    char id[256] = "";
+    uint64_t key = 0;
+    machine_id(id, sizeof id);
+    for (const char *c = id; *c; c++) key = dh_mix64(key ^ (unsigned char)*c);
+    return key;
+}
+
 /* Equal for processes that may use the same processors of the same machine. */
 static uint64_t processors_key(void)
 {
     enum { MAX_PROCESSORS = 8192 };
-    char id[256] = "";
-    uint64_t mask[MAX_PROCESSORS / 64] = {0}, key = 0;
-    machine_id(id, sizeof id);
-    for (const char *c = id; *c; c++) key = dh_mix64(key ^ (unsigned char)*c);
+    uint64_t mask[MAX_PROCESSORS / 64] = {0}, key = dh_machine_key();
     /* A kernel that refuses leaves zeros: all of the machine. */
     (void)sched_getaffinity(0, sizeof mask, (cpu_set_t *)mask);
     for (size_t i = 0; i < DH_COUNTOF(mask); i++) key = dh_mix64(key ^ mask[i]);

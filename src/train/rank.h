@@ -44,6 +44,8 @@ int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap);
 
 /* ---- place.c: cores ------------------------------------------------------------------------- */
 
+/* Equal for processes of the same machine, whichever containers they are in. */
+uint64_t dh_machine_key(void);
 /* For ranks that are processes: how many may use the same cores of one machine, and
  * which of those this one is. Collective over all ranks, before any is bound. */
 dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, int *n_local_ranks);

@@ -36,6 +36,7 @@ struct dh_run {
     size_t n_groups;
     dh_mesh mesh;
     dh_ranks ranks;
+    dh_turns *turns;               /* the launch's, to build programs in */
     int local_rank, n_local_ranks; /* among those that share its cores */
     bool stopping;                 /* some rank was asked to stop */
     bool validation_cut;           /* by that: whoever continues from this step validates first */

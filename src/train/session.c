@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/room.h"
 #include "train/switch.h"
 
 /* ---- programs ----------------------------------------------------------------------------- */
@@ -123,6 +124,8 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
                     {session->decode, &session->decode_exec},
                     {session->prefill, &session->prefill_exec}};
     const dh_device *device = session->spec.device;
+    const dh_room room = dh_room_of_rank(&session->spec, session->slab_bytes);
+    DH_TRY(dh_room_check(ctx, &room));
     DH_TRY(device->slab_create(ctx, session->slab_bytes, &session->slab));
     for (size_t i = 0; i < DH_COUNTOF(programs); i++)
         if (programs[i].program)
@@ -132,13 +135,24 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
     return dh_switch_prepare(ctx, session->switched, &session->spec, session->slab);
 }
 
+/* One that others have left in the meantime need not build any. */
+static dh_status build_in_turn(dh_ctx *ctx, dh_session *session)
+{
+    const dh_session_spec *s = &session->spec;
+    dh_turns_take(s->turns);
+    dh_status st = s->comm ? dh_comm_check(ctx, s->comm) : DH_OK;
+    if (st == DH_OK) st = build_programs(ctx, session);
+    dh_turns_give(s->turns);
+    return st;
+}
+
 dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)
 {
     DH_TRY(dh_model_validate(ctx, &spec->recipe.model));
     dh_session *s = calloc(1, sizeof *s);
     if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
     s->spec = *spec;
-    dh_status st = build_programs(ctx, s);
+    dh_status st = build_in_turn(ctx, s);
     if (st == DH_OK) st = make_logits(ctx, s);
     if (st == DH_OK) st = prepare_programs(ctx, s);
     if (st != DH_OK) {

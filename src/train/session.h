@@ -5,6 +5,7 @@
 
 #include "program/program_spec.h"
 #include "run/exec/exec.h"
+#include "train/turns.h"
 #include "weights/weights.h"
 
 #ifdef __cplusplus
@@ -28,6 +29,7 @@ typedef struct dh_session_spec {
     /* The rank among those that share its cores, for threads that the session starts; n_local_ranks
      * 0: they run where they begin. */
     int local_rank, n_local_ranks;
+    dh_turns *turns; /* of ranks that build programs at once; NULL: this one does not wait */
 } dh_session_spec;
 
 typedef struct dh_session {

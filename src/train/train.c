@@ -8,6 +8,7 @@
 #include "train/link_sms.h"
 #include "train/profiling.h"
 #include "train/recipe.h"
+#include "train/room.h"
 #include "train/run.h"
 
 typedef struct training {
@@ -29,12 +30,22 @@ typedef struct ending {
 
 /* ---- preparing --------------------------------------------------------------------------- */
 
-/* Before any rank starts: that all of them together cannot wait for ever. */
+/* Before any rank starts: that all of them together cannot wait for ever, and that there is memory
+ * for them. */
 static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run, dh_mesh_footprint *programs)
 {
-    if (run->job->ranks == 1) return DH_OK;
     const dh_session_spec spec = dh_run_session(run);
-    return dh_session_verify_mesh(ctx, &spec, programs);
+    /* Processes tell each other later what they need on a machine. */
+    const bool all_here = spec.device->slab_is_host && dh_launched_ranks() == 0;
+    if (all_here) {
+        const dh_room least = dh_room_least(run->job);
+        DH_TRY(dh_room_check(ctx, &least));
+    }
+    if (run->job->ranks == 1) return DH_OK;
+    DH_TRY(dh_session_verify_mesh(ctx, &spec, programs));
+    if (!all_here) return DH_OK;
+    const dh_room room = dh_room_of(run->job, programs);
+    return dh_room_check(ctx, &room);
 }
 
 /* `profile: measure`. The vocabulary, which the sizes of operators depend on, may be the
@@ -137,6 +148,7 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     run.ranks = place->ranks;
     run.local_rank = place->local_rank;
     run.n_local_ranks = place->n_local_ranks;
+    run.turns = &launch->turns;
     run.saver.board = &t->board;
     run.saver.apart = dh_launch_apart(launch);
     if (t->remains && !run.saver.apart) run.remains = &t->remains[place->ranks.rank];

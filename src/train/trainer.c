@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "train/resolve.h"
+#include "train/room.h"
 #include "train/run.h"
 
 /* ---- set-up ------------------------------------------------------------------------------ */
@@ -27,10 +28,14 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     spec.rank = run->ranks.rank;
     spec.local_rank = run->local_rank;
     spec.n_local_ranks = run->n_local_ranks;
+    spec.turns = run->turns;
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));
-    return dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session));
+    DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session)));
+    if (!run->saver.apart) return DH_OK;
+    const dh_room own = dh_room_of_rank(&spec, run->session->slab_bytes);
+    return dh_ranks_room(ctx, &run->ranks, &own); /* the slab is reserved, and not touched yet */
 }
 
 /* Masters, moments, and where the run stands. */

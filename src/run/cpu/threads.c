@@ -4,8 +4,11 @@
 #include "run/cpu/kernels.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <hwloc.h>
 #include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Topology with the process's cpuset; false when hwloc cannot tell. */
@@ -75,8 +78,8 @@ static void team_cpuset(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
     hwloc_bitmap_free(core);
 }
 
-static dh_status bind_team(hwloc_topology_t topology, hwloc_const_bitmap_t allowed, int first_core,
-                           int n_cores, int n_threads)
+static void bind_team(hwloc_topology_t topology, hwloc_const_bitmap_t allowed, int first_core,
+                      int n_cores, int n_threads)
 {
     int refused = 0;
 #pragma omp parallel num_threads(n_threads) reduction(+ : refused)
@@ -92,7 +95,45 @@ static dh_status bind_team(hwloc_topology_t topology, hwloc_const_bitmap_t allow
     if (refused)
         dh_log(DH_LOG_WARN, "%d of %d threads could not be bound to cores: %s", refused, n_threads,
                strerror(errno));
-    return DH_OK;
+}
+
+static void *wait_for_lock(void *lock)
+{
+    pthread_mutex_lock(lock);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+/* Whether n more threads can be started at once: they are, and end. An error number, or 0. */
+static int try_threads(size_t n)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *threads = calloc(n, sizeof *threads);
+    size_t n_started = 0;
+    int code = threads ? 0 : ENOMEM;
+    pthread_mutex_lock(&lock);
+    while (code == 0 && n_started < n) {
+        code = pthread_create(&threads[n_started], NULL, wait_for_lock, &lock);
+        n_started += code == 0;
+    }
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < n_started; i++) pthread_join(threads[i], NULL);
+    pthread_mutex_destroy(&lock);
+    free(threads);
+    return code;
+}
+
+/* OpenMP ends the process where it cannot start its threads: they are tried before. They end by
+ * pthread_exit, for which the C library loads an unwinder, or aborts: a backtrace loads it now. */
+static dh_status try_team(dh_ctx *ctx, int n_threads)
+{
+    void *at[1];
+    const int code = try_threads((size_t)n_threads);
+    if (code == 0 && backtrace(at, 1) > 0) return DH_OK;
+    return dh_fail(ctx, DH_ENOMEM,
+                   "cannot start the threads of a rank, %d: %s; let it have fewer (train.threads, "
+                   "OMP_NUM_THREADS), or raise the limit (ulimit -v, ulimit -u)",
+                   n_threads, strerror(code ? code : ENOMEM));
 }
 
 static void log_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed, int first_core,
@@ -147,11 +188,13 @@ dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t
     const int last = (int)((int64_t)(local_rank + 1) * n_cores / n_local_ranks);
     const int share = DH_MAX(last - first, 1);
     const int team = team_of(threads, share);
-    if (known) {
-        bind_team(topology, allowed, first, share, team);
-        log_cores(topology, allowed, first, share, team);
-        unload_topology(topology, allowed);
-    }
+    static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* what was tried is then taken */
+    pthread_mutex_lock(&starting);
+    const dh_status st = try_team(ctx, team);
+    if (known && st == DH_OK) bind_team(topology, allowed, first, share, team);
+    pthread_mutex_unlock(&starting);
+    if (known) log_cores(topology, allowed, first, share, team);
+    if (known) unload_topology(topology, allowed);
     *n_threads = team;
-    return DH_OK;
+    return st;
 }

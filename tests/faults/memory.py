@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Commands with too little memory: python3 tests/faults/memory.py DHELIX [--full] [--only NAME]
+
+Every command runs under a list of limits of its address space, from less than it starts with to
+more than it needs, and where this may make one, in a control group of so much memory. Whatever the
+limit, it ends by itself: with exit code 0, or with one line that says what is wrong. A signal, an
+abort, a kill by the kernel or a wait is a failure. The list is fixed; --full has more limits.
+"""
+import argparse
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+TIMEOUT_S = 120
+LOADER_FAILED = 127  # the program did not start: not ours
+
+JOB = """
+out: {out}
+model: {{family: llama, n_layers: 4, width: 64, n_heads: 8, vocab: 256, ffn_width: 128, max_seq: 64}}
+data: {{train: {text}, tokenizer: bytes, order: sequential}}
+train: {{steps: 2, batch: 8, micro_batch: 1, seq_len: 64, threads: {threads}}}
+checkpoint: {{async: {background}}}
+parallel: {{{mesh}}}
+"""
+
+
+class Case:
+    def __init__(self, name, words, least, most, before=None):
+        self.name, self.words, self.before = name, words, before
+        self.least, self.most = least, most
+
+    def limits(self, n):
+        """In MiB, geometric."""
+        return [round(self.least * (self.most / self.least) ** (i / (n - 1))) for i in range(n)]
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def job(folder, name, text, mesh="tp: 1", threads=1, background="false"):
+    return write(f"{folder}/{name}.yaml", JOB.format(out=f"{folder}/{name}", text=text, mesh=mesh,
+                                                     threads=threads, background=background))
+
+
+def cases(dhelix, folder, examples):
+    text = write(f"{folder}/text.txt", "the quick brown fox jumps over the lazy dog\n" * 60)
+    one = job(folder, "one", text)
+    team = job(folder, "team", text, threads=8)
+    four = job(folder, "four", text, "tp: 2, dp: 2")
+    many = job(folder, "many", text, "pp: 2, tp: 4, dp: 4")
+    beside = job(folder, "beside", text, "dp: 2", background="true")
+    model = job(folder, "model", text)
+    subprocess.run([dhelix, "train", model, "--quiet"], check=True, stdin=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    large = f"{examples}/llama3_70b.yaml"
+    fresh = ["--fresh"]
+    return [
+        Case("train", ["train", one] + fresh, 44, 130),
+        Case("train-team", ["train", team] + fresh, 60, 300),
+        Case("train-4", ["train", four] + fresh, 60, 600),
+        Case("train-32", ["train", many] + fresh, 100, 2000),
+        Case("train-async", ["train", beside] + fresh, 60, 400),
+        Case("train-70b", ["train", large, "--set", f"out={folder}/large"], 60, 12000),
+        Case("check", ["check", many], 44, 80),
+        Case("check-70b", ["check", large], 60, 3000),
+        Case("plan", ["plan", four], 44, 80),
+        Case("simulate", ["simulate", large, "--cluster", "a100"], 60, 2000),
+        Case("simulate-100k", ["simulate", large, "--cluster", "h100", "--set", "parallel.dp=3125",
+                               "--set", "train.batch=12500"], 60, 4000),
+        Case("tune", ["tune", large, "--cluster", "h100", "--devices", "64"], 60, 2000),
+        Case("tune-16k", ["tune", large, "--cluster", "h100", "--devices", "16384", "--set",
+                          "train.batch=16384"], 60, 4000),
+        Case("sample", ["sample", f"{folder}/model", "--tokens", "4"], 44, 110),
+        Case("eval", ["eval", f"{folder}/model", "--data", text], 44, 110),
+        Case("convert", ["convert", f"{folder}/model", f"{folder}/out-hf", "--replace"], 44, 70),
+        Case("tokenize", ["tokenize", "--tokenizer", "bytes", text, "-o", f"{folder}/x.tokens"],
+             44, 70),
+        Case("tokenize-learn", ["tokenize", "--train-bpe", "270", text, "-o", f"{folder}/learnt",
+                                ], 44, 70),
+        Case("report", ["report", f"{folder}/model", "--out", f"{folder}/x.html"], 44, 70),
+    ]
+
+
+def confine(limit_mib):
+    def apply():
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (limit_mib * MIB, limit_mib * MIB))
+    return apply
+
+
+def run(dhelix, words, prepare):
+    """Exit code, stderr, seconds. The code of a signal is negative, None after TIMEOUT_S."""
+    env = dict(os.environ, DHELIX_LOG="warn", DHELIX_GEMM_PEAK="1e11", COLUMNS="200")
+    env.pop("OMP_NUM_THREADS", None)
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as err:
+        child = subprocess.Popen([dhelix] + words, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=err, preexec_fn=prepare,
+                                 env=env, start_new_session=True)
+        try:
+            code = child.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, 9)
+            child.wait()
+            code = None
+        err.seek(0)
+        return code, err.read().decode("utf-8", "replace"), time.monotonic() - start
+
+
+def judge(code, err):
+    """What is wrong; None: nothing."""
+    lines = [line for line in err.splitlines() if ": error: " in line]
+    if code is None:
+        return "it did not end"
+    if code < 0:
+        return f"signal {-code}"
+    if code == 0 or code == LOADER_FAILED and "error while loading" in err:
+        return None
+    return None if len(lines) == 1 else f"exit code {code}, {len(lines)} lines of errors"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dhelix")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--limits", type=int, default=0)
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    dhelix = os.path.abspath(args.dhelix)
+    folder = tempfile.mkdtemp(prefix="dhelix-memory-")
+    n_limits = args.limits or (60 if args.full else 4)
+    n = n_failed = 0
+    try:
+        for case in cases(dhelix, folder, os.path.abspath("examples")):
+            if args.only and case.name not in args.only.split(","):
+                continue
+            ended = {}
+            for limit in case.limits(n_limits):
+                code, err, seconds = run(dhelix, case.words, confine(limit))
+                wrong = judge(code, err)
+                n += 1
+                n_failed += wrong is not None
+                last = (err.strip().splitlines() or [""])[-1]
+                ended[code] = ended.get(code, 0) + 1
+                if wrong or args.verbose:
+                    print(f"{'FAILED' if wrong else 'ok'}: {case.name}, {limit} MiB, {seconds:.1f} s:"
+                          f" {wrong or code}: {last[:160]}", flush=True)
+            print(f"{case.name}: exit codes {ended}", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"memory: {n} cases, {n_failed} failed")
+    return n_failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
