@@ -160,5 +160,12 @@ const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet);
 /* From now on, also after the other, the first of these signals sets the flag that is returned, and
  * the second one ends the process. Any thread. */
 const volatile sig_atomic_t *dh_cli_catch_signals(void);
+/* Sets that flag, as the first signal does. */
+void dh_cli_ask_to_stop(void);
+/* In the environment of what dh_cli_end_with_launcher watches: dh_process_print's line. */
+#define DH_CLI_LAUNCHER "DHELIX_LAUNCHER"
+/* From now on a rank that a launcher has started is asked to stop when `dhelix launch` is gone, or
+ * the process that started it; what cannot stop is ended soon after. */
+void dh_cli_end_with_launcher(void);
 
 #endif

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "cli/cli.h"
 #include "dhelix/train.h"
 #include "run/comm/comm.h"
@@ -147,10 +148,11 @@ static void catch_signals(void)
 
 /* In a process group of its own: what a terminal sends is passed on by this process alone. Where
  * the command cannot be run, tell gets why. */
-static void become(const words *w, int tell)
+static void become(const words *w, int tell, pid_t parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(127); /* it died before it could be asked for */
     const int nothing = open("/dev/null", O_RDONLY);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     execvp(w->at[0], (char *const *)(uintptr_t)w->at);
@@ -161,11 +163,12 @@ static void become(const words *w, int tell)
 
 static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
 {
+    const pid_t self = getpid();
     int told[2], why;
     if (pipe2(told, O_CLOEXEC) != 0)
         return dh_fail(ctx, DH_EINTERNAL, "cannot start a process: %s", strerror(errno));
     *launcher = fork();
-    if (*launcher == 0) become(w, told[1]);
+    if (*launcher == 0) become(w, told[1], self);
     why = errno;
     close(told[1]);
     const bool failed = *launcher < 0 || read(told[0], &why, sizeof why) == (ssize_t)sizeof why;
@@ -174,8 +177,9 @@ static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
     return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
 }
 
-/* Processes that the thread has started and that still run; -1: it cannot be known. */
-static int n_running(long process, const char *thread)
+/* Processes that the thread has started and that still run, each of which gets the signal (0:
+ * none); -1: it cannot be known. */
+static int n_running(long process, const char *thread, int number)
 {
     char path[80], child[16], state;
     int n = 0;
@@ -185,21 +189,23 @@ static int n_running(long process, const char *thread)
     while (fscanf(children, "%15s", child) == 1) {
         snprintf(path, sizeof path, "/proc/%s/stat", child);
         FILE *stat = fopen(path, "r");
-        n += stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
+        const bool runs = stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
+        if (runs && number) kill((pid_t)strtol(child, NULL, 10), number);
+        n += runs;
         if (stat) fclose(stat);
     }
     fclose(children);
     return n;
 }
 
-static int n_children(pid_t launcher)
+static int n_children(pid_t launcher, int number)
 {
     char path[40];
     int n = -1;
     snprintf(path, sizeof path, "/proc/%ld/task", (long)launcher);
     DIR *threads = opendir(path);
     for (struct dirent *e; threads && (e = readdir(threads));) {
-        const int own = *e->d_name == '.' ? -1 : n_running(launcher, e->d_name);
+        const int own = *e->d_name == '.' ? -1 : n_running(launcher, e->d_name, number);
         if (own >= 0) n = DH_MAX(n, 0) + own;
     }
     if (threads) closedir(threads);
@@ -216,7 +222,7 @@ typedef struct watch {
 static bool hangs(watch *w, pid_t launcher)
 {
     const int64_t patience_ns = INT64_C(10000000000);
-    const int n = n_children(launcher);
+    const int n = n_children(launcher, 0);
     if (n > 0) w->had_children = true;
     if (n != 0 || !w->had_children) {
         w->alone_since_ns = 0;
@@ -226,10 +232,13 @@ static bool hangs(watch *w, pid_t launcher)
     return dh_now_ns() - w->alone_since_ns > patience_ns;
 }
 
-/* The first signal lets ranks finish their step and save, the next one ends them. */
+/* The first signal lets ranks finish their step and save, the next one ends them, all others end
+ * a launcher that does not end. */
 static void pass_on_signals(pid_t launcher, int *n_passed)
 {
-    for (; *n_passed < n_signals; ++*n_passed) kill(launcher, *n_passed == 0 ? SIGUSR1 : SIGTERM);
+    static const int as[] = {SIGUSR1, SIGTERM, SIGKILL};
+    for (; *n_passed < n_signals; ++*n_passed)
+        kill(launcher, as[DH_MIN(*n_passed, (int)DH_COUNTOF(as) - 1)]);
 }
 
 /* What the launcher ended with; *hung: it did not, until it was killed. */
@@ -246,6 +255,19 @@ static int await(pid_t launcher, bool *hung)
     return status;
 }
 
+/* What a launcher leaves is this process's from then on (PR_SET_CHILD_SUBREAPER): it must not train
+ * on beside the next start. */
+static void end_rest(void)
+{
+    const int64_t grace_ns = INT64_C(10000000000), end_ns = dh_now_ns() + grace_ns;
+    int number = SIGTERM;
+    while (n_children(getpid(), number) > 0) {
+        number = dh_now_ns() < end_ns ? 0 : SIGKILL;
+        dh_sleep_until_ns(dh_now_ns() + 20000000);
+        while (waitpid(-1, NULL, WNOHANG) > 0) {}
+    }
+}
+
 static dh_status start(dh_ctx *ctx, starts *s, int *status, bool *hung)
 {
     words w = {0};
@@ -253,6 +275,7 @@ static dh_status start(dh_ctx *ctx, starts *s, int *status, bool *hung)
     dh_status st = make_command(ctx, s, &w);
     if (st == DH_OK) st = spawn(ctx, &w, &launcher);
     if (st == DH_OK) *status = await(launcher, hung);
+    if (st == DH_OK) end_rest();
     dh_vec_fini(&w);
     return st;
 }
@@ -335,12 +358,23 @@ static dh_status run_starts(dh_ctx *ctx, starts *s)
     }
 }
 
+/* Who ends them (launched.c). */
+static void tell_ranks(void)
+{
+    char text[DH_PROCESS_TEXT_BYTES];
+    const dh_process self = dh_process_here((long)getpid());
+    dh_process_print(&self, text);
+    setenv(DH_CLI_LAUNCHER, text, 1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
 static dh_status launch(dh_ctx *ctx, dh_cli *cli, const launch_args *a, const dh_job *job)
 {
     starts s = {.cli = cli, .args = a, .job = *job, .arena = job->arena};
     const ssize_t n = readlink("/proc/self/exe", s.program, sizeof s.program - 1);
     if (n < 0) return dh_fail(ctx, DH_EINTERNAL, "cannot find this program: %s", strerror(errno));
     s.program[n] = '\0';
+    tell_ranks();
     catch_signals();
     return run_starts(ctx, &s);
 }

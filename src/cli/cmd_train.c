@@ -79,6 +79,7 @@ static dh_status train(dh_ctx *ctx, dh_cli *cli, const train_args *a, dh_job *jo
                             .stop = dh_cli_end_at_signals(cli->quiet),
                             .on_start = catch_signals};
     dh_train_result result;
+    dh_cli_end_with_launcher();
     DH_TRY(dh_train(ctx, job, &how, &result));
     if (!result.primary) return DH_OK;
     if (cli->json) return dh_cli_print_json(ctx, dh_trained_json(job, &result));

@@ -86,6 +86,11 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
 static volatile sig_atomic_t stop_flag;
 static bool is_caught; /* atomic */
 
+void dh_cli_ask_to_stop(void)
+{
+    stop_flag = 1;
+}
+
 /* A terminal that goes away sends SIGHUP, unless nohup had it ignored: a signal that is
  * blocked would come all the same. Batch systems send SIGUSR1 ahead of the time limit. */
 static void stop_signals(sigset_t *set)

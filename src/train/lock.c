@@ -5,14 +5,12 @@
  * flock. A network file system may keep locks to one host: there the word of another host's
  * process counts, until that process or a person removes the file. And where there are no
  * locks at all, a process of this host is alive if its number and the time it started at are
- * those written. */
+ * those written; two that start together find out by the record, which one of them overwrites. */
 #include "train/lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/magic.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,80 +19,36 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { RECORD_BYTES = 512, ID_BYTES = 65 };
-
-typedef struct owner {
-    char host[ID_BYTES], boot[ID_BYTES]; /* boot: of the kernel, which containers share */
-    long pid;
-    unsigned long long started; /* in clock ticks since boot; 0: not known */
-} owner;
-
-/* ---- processes ------------------------------------------------------------------------------- */
-
-/* The start of a file of /proc, "" where there is none. */
-static void read_proc(const char *path, char *text, size_t cap)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? 0 : read(fd, text, cap - 1);
-    if (fd >= 0) close(fd);
-    text[n > 0 ? n : 0] = '\0';
-}
-
-/* Field 22 of /proc/PID/stat. The second is a name in parentheses that may hold anything. */
-static unsigned long long start_of(long pid)
-{
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    read_proc(path, text, sizeof text);
-    const char *at = strrchr(text, ')');
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
-static owner this_process(void)
-{
-    owner o = {.pid = (long)getpid()};
-    if (gethostname(o.host, sizeof o.host - 1) != 0 || !*o.host)
-        snprintf(o.host, sizeof o.host, "unknown");
-    read_proc("/proc/sys/kernel/random/boot_id", o.boot, sizeof o.boot);
-    o.boot[strcspn(o.boot, "\n")] = '\0';
-    if (!*o.boot) snprintf(o.boot, sizeof o.boot, "unknown");
-    o.started = start_of(o.pid);
-    return o;
-}
-
-static bool is_alive(const owner *o)
-{
-    if (kill((pid_t)o->pid, 0) != 0 && errno == ESRCH) return false;
-    const unsigned long long started = start_of(o->pid);
-    return started == 0 || o->started == 0 || started == o->started;
-}
+#include "base/process.h"
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-static bool read_owner(int fd, owner *o)
+static bool read_owner(int fd, dh_process *owner)
 {
-    char text[RECORD_BYTES];
+    char text[DH_PROCESS_TEXT_BYTES];
     const ssize_t n = pread(fd, text, sizeof text - 1, 0);
-    char pid[32], started[32], *pid_end, *started_end;
     text[n > 0 ? n : 0] = '\0';
-    if (sscanf(text, "host %64s boot %64s pid %31s started %31s", o->host, o->boot, pid, started) !=
-        4)
-        return false;
-    o->pid = strtol(pid, &pid_end, 10);
-    o->started = strtoull(started, &started_end, 10);
-    return !*pid_end && !*started_end && o->pid > 0 && o->pid <= INT_MAX;
+    return dh_process_parse(text, owner);
 }
 
 static dh_status write_owner(dh_ctx *ctx, const dh_folder_lock *lock)
 {
-    char text[RECORD_BYTES];
-    const owner o = this_process();
-    const int n = snprintf(text, sizeof text, "host %s boot %s pid %ld started %llu\n", o.host,
-                           o.boot, o.pid, o.started);
+    char text[DH_PROCESS_TEXT_BYTES + 1];
+    const dh_process self = dh_process_here((long)getpid());
+    dh_process_print(&self, text);
+    strcat(text, "\n");
     if (ftruncate(lock->fd, 0) == 0 && lseek(lock->fd, 0, SEEK_SET) == 0)
-        return dh_fd_write_all(ctx, lock->fd, lock->path, text, (size_t)n);
+        return dh_fd_write_all(ctx, lock->fd, lock->path, text, strlen(text));
     return dh_fail(ctx, DH_EIO, "cannot write %s: %s", lock->path, strerror(errno));
+}
+
+/* Without locks two runs that start together both find no owner: who wrote last has the folder. */
+static bool is_own(int fd)
+{
+    dh_process owner;
+    const dh_process self = dh_process_here((long)getpid());
+    return read_owner(fd, &owner) && owner.pid == self.pid && owner.started == self.started &&
+           dh_process_same_boot(&owner, &self) && strcmp(owner.space, self.space) == 0;
 }
 
 /* ---- whose it is ----------------------------------------------------------------------------- */
@@ -112,17 +66,18 @@ static bool locks_reach_all(int fd)
 }
 
 /* Whether the process that wrote the record has ended; locked: flock was granted. */
-static bool is_over(const owner *o, int fd, bool locked)
+static bool is_over(const dh_process *owner, int fd, bool locked)
 {
-    const owner self = this_process();
-    const bool here = strcmp(o->boot, self.boot) == 0 || strcmp(o->host, self.host) == 0;
-    if (here) return locked || !is_alive(o);
-    return locked && locks_reach_all(fd);
+    const dh_process self = dh_process_here((long)getpid());
+    if (locked && (dh_process_same_boot(owner, &self) || strcmp(owner->host, self.host) == 0))
+        return true;
+    if (locked && locks_reach_all(fd)) return true;
+    return !locked && dh_process_ask(owner) == DH_PROCESS_GONE;
 }
 
 static dh_status refuse(dh_ctx *ctx, const dh_folder_lock *lock, bool locked)
 {
-    owner o;
+    dh_process o;
     const int dir = (int)(strrchr(lock->path, '/') - lock->path);
     if (!read_owner(lock->fd, &o)) /* it has only just begun */
         return dh_fail(ctx, DH_EINVAL, "the run folder %.*s is in use by another process", dir,
@@ -138,13 +93,15 @@ bool dh_folder_is_held(const dh_folder_lock *lock)
 {
     struct stat mine, there;
     return lock->path && fstat(lock->fd, &mine) == 0 && stat(lock->path, &there) == 0 &&
-           mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+           mine.st_ino == there.st_ino && mine.st_dev == there.st_dev &&
+           (!lock->by_record || is_own(lock->fd));
 }
 
 /* *again: the file was removed by the run that ended between opening and locking it. */
-static dh_status take(dh_ctx *ctx, const dh_folder_lock *lock, bool *again)
+static dh_status take(dh_ctx *ctx, dh_folder_lock *lock, bool *again)
 {
-    owner o;
+    const int64_t settle_ns = 100000000; /* without locks: another run's start beside this one */
+    dh_process o;
     struct stat info;
     if (fstat(lock->fd, &info) != 0 || !S_ISREG(info.st_mode))
         return dh_fail(ctx, DH_EINVAL, "%s is not a regular file", lock->path);
@@ -153,7 +110,11 @@ static dh_status take(dh_ctx *ctx, const dh_folder_lock *lock, bool *again)
     *again = !dh_folder_is_held(lock);
     if (*again) return DH_OK;
     if (read_owner(lock->fd, &o) && !is_over(&o, lock->fd, locked)) return refuse(ctx, lock, true);
-    return write_owner(ctx, lock);
+    DH_TRY(write_owner(ctx, lock));
+    lock->by_record = !locked;
+    if (locked) return DH_OK;
+    dh_sleep_until_ns(dh_now_ns() + settle_ns);
+    return dh_folder_is_held(lock) ? DH_OK : refuse(ctx, lock, true);
 }
 
 static dh_status open_and_take(dh_ctx *ctx, dh_folder_lock *lock)

@@ -7,7 +7,8 @@
 /* A folder held by this process; zeroed: none. */
 typedef struct dh_folder_lock {
     int fd;
-    char *path; /* of the file; NULL: nothing is held */
+    char *path;     /* of the file; NULL: nothing is held */
+    bool by_record; /* the file system has no locks */
 } dh_folder_lock;
 
 /* Hold an existing folder. What a dead process left is taken over.
