@@ -1,6 +1,7 @@
 /* Processes by host, boot and time of start: an id alone is given to another process later. */
 #include "base/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -74,6 +75,40 @@ dh_process_state dh_process_ask(const dh_process *p)
     if (state == 'Z' || state == 'X') return DH_PROCESS_GONE;
     return started == 0 || p->started == 0 || started == p->started ? DH_PROCESS_RUNS
                                                                     : DH_PROCESS_GONE;
+}
+
+/* Those that one of its threads has started. */
+static int each_of_thread(long pid, const char *thread, void (*visit)(void *, long, bool),
+                          void *user)
+{
+    char path[80], child[16], state;
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", pid, thread);
+    FILE *children = fopen(path, "re");
+    if (!children) return -1;
+    while (fscanf(children, "%15s", child) == 1) {
+        const long number = strtol(child, NULL, 10);
+        (void)start_of(number, &state);
+        if (strchr("?ZX", state)) continue;
+        if (visit) visit(user, number, state == 'T' || state == 't');
+        n++;
+    }
+    fclose(children);
+    return n;
+}
+
+int dh_process_each_child(long pid, void (*visit)(void *user, long child, bool stopped), void *user)
+{
+    char path[40];
+    int n = -1;
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *threads = opendir(path);
+    for (struct dirent *e; threads && (e = readdir(threads));) {
+        const int own = *e->d_name == '.' ? -1 : each_of_thread(pid, e->d_name, visit, user);
+        if (own >= 0) n = DH_MAX(n, 0) + own;
+    }
+    if (threads) closedir(threads);
+    return n;
 }
 
 void dh_process_print(const dh_process *p, char text[DH_PROCESS_TEXT_BYTES])

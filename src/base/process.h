@@ -28,6 +28,11 @@ bool dh_process_same_boot(const dh_process *a, const dh_process *b);
 /* A process that nobody has waited for yet is gone; so is one whose id another process has. */
 dh_process_state dh_process_ask(const dh_process *p);
 
+/* Processes of this machine that pid has started and that still run. visit: NULL to count them;
+ * stopped: by a signal or a debugger returns   how many; -1: it cannot be known */
+int dh_process_each_child(long pid, void (*visit)(void *user, long child, bool stopped),
+                          void *user);
+
 /* One line, without its end. */
 void dh_process_print(const dh_process *p, char text[DH_PROCESS_TEXT_BYTES]);
 /* returns   false where text is no such line */

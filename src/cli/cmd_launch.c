@@ -5,7 +5,6 @@
  * process starts the launcher (mpirun), waits, and judges by its exit code: a signal that ended a
  * rank, or the code of ranks that waited for others in vain. It counts one rank as lost at each
  * start, so that it ends after a bounded number of them whatever keeps failing. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -177,41 +176,6 @@ static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
     return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
 }
 
-/* Processes that the thread has started and that still run, each of which gets the signal (0:
- * none); -1: it cannot be known. */
-static int n_running(long process, const char *thread, int number)
-{
-    char path[80], child[16], state;
-    int n = 0;
-    snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", process, thread);
-    FILE *children = fopen(path, "r");
-    if (!children) return -1;
-    while (fscanf(children, "%15s", child) == 1) {
-        snprintf(path, sizeof path, "/proc/%s/stat", child);
-        FILE *stat = fopen(path, "r");
-        const bool runs = stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
-        if (runs && number) kill((pid_t)strtol(child, NULL, 10), number);
-        n += runs;
-        if (stat) fclose(stat);
-    }
-    fclose(children);
-    return n;
-}
-
-static int n_children(pid_t launcher, int number)
-{
-    char path[40];
-    int n = -1;
-    snprintf(path, sizeof path, "/proc/%ld/task", (long)launcher);
-    DIR *threads = opendir(path);
-    for (struct dirent *e; threads && (e = readdir(threads));) {
-        const int own = *e->d_name == '.' ? -1 : n_running(launcher, e->d_name, number);
-        if (own >= 0) n = DH_MAX(n, 0) + own;
-    }
-    if (threads) closedir(threads);
-    return n;
-}
-
 /* A launcher that waits although all it has started is over (Open MPI 4.1.4 with PMIx 4.2.2 does
  * so, rarely, where a rank is killed while it connects). */
 typedef struct watch {
@@ -222,7 +186,7 @@ typedef struct watch {
 static bool hangs(watch *w, pid_t launcher)
 {
     const int64_t patience_ns = INT64_C(10000000000);
-    const int n = n_children(launcher, 0);
+    const int n = dh_process_each_child(launcher, NULL, NULL);
     if (n > 0) w->had_children = true;
     if (n != 0 || !w->had_children) {
         w->alone_since_ns = 0;
@@ -255,13 +219,19 @@ static int await(pid_t launcher, bool *hung)
     return status;
 }
 
+static void send(void *number, long process, bool stopped)
+{
+    kill((pid_t)process, *(const int *)number);
+    if (stopped) kill((pid_t)process, SIGCONT); /* to heed it */
+}
+
 /* What a launcher leaves is this process's from then on (PR_SET_CHILD_SUBREAPER): it must not train
  * on beside the next start. */
 static void end_rest(void)
 {
     const int64_t grace_ns = INT64_C(10000000000), end_ns = dh_now_ns() + grace_ns;
     int number = SIGTERM;
-    while (n_children(getpid(), number) > 0) {
+    while (dh_process_each_child(getpid(), number ? send : NULL, &number) > 0) {
         number = dh_now_ns() < end_ns ? 0 : SIGKILL;
         dh_sleep_until_ns(dh_now_ns() + 20000000);
         while (waitpid(-1, NULL, WNOHANG) > 0) {}

@@ -16,7 +16,6 @@ name the rank that failed. Nothing half-written stays.
 import argparse
 import filecmp
 import os
-import random
 import re
 import shutil
 import signal
@@ -25,9 +24,11 @@ import sys
 import tempfile
 import time
 
+from started import draw_seed, drawn, environment, name_of, processes, send, settings
+
 STEPS, EVERY = 24, 4
 PATIENCE_S = 6      # parallel.timeout_s
-MARGIN_S = 120      # of one start, beside PATIENCE_S: the machine may be busy
+MARGIN_S = 90       # of one start, beside PATIENCE_S: the machine may be busy
 ORPHAN_S = 20       # until the last process of a start is gone
 JOB = f"""
 model: {{name: tiny, family: gpt2, n_layers: 2, n_heads: 2, width: 32, max_seq: 32}}
@@ -47,62 +48,12 @@ EARLY = re.compile(  # how a start may end that the same command continues
     r"all ranks have ended|no rank is left|ended with exit code|cannot finish|^$", re.M)
 
 
-def environment(**more):
-    env = dict(os.environ, LC_ALL="C.UTF-8", OMP_NUM_THREADS="1", DHELIX_GEMM_PEAK="1e11",
-               COLUMNS="200", DHELIX_LOG="info", OMPI_ALLOW_RUN_AS_ROOT="1",
-               OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-               OMPI_MCA_hwloc_base_binding_policy="none",
-               OMPI_MCA_btl_vader_single_copy_mechanism="none")
-    for name in ("DHELIX_DEVICE", "DHELIX_FAULT"):
-        env.pop(name, None)
-    env.update(more)
-    return env
-
-
-def settings(text):
-    return [word for pair in text.split() for word in ("--set", pair)]
-
-
-# ---- processes ----
-
-def processes(mark):
-    """Those that have the mark in their environment: {pid: environment}."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                words = f.read().split(b"\0")
-            with open(f"/proc/{pid}/stat") as f:
-                state = f.read().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if mark.encode() in words and state not in "ZX":
-            found[int(pid)] = dict(w.decode(errors="replace").split("=", 1) for w in words if b"=" in w)
-    return found
-
-
-def name_of(pid):
-    try:
-        with open(f"/proc/{pid}/cmdline") as f:
-            return f.read().split("\0")
-    except OSError:
-        return []
-
-
-def send(pid, number):
-    try:
-        os.kill(pid, number)
-        return True
-    except ProcessLookupError:
-        return False
-
-
 # ---- one schedule ----
 
 class Schedule:
     def __init__(self, test, index):
         self.test, self.index = test, index
-        self.draw = random.Random(f"{test.args.seed}:{index}")
+        self.draw = drawn(test.args.seed, index)
         self.apart = test.mpirun and (test.args.orphans or self.draw.random() < 0.6)
         self.mesh = self.draw.choice(MESHES)
         self.more = "checkpoint.async=true" if self.draw.random() < 0.4 else ""
@@ -236,6 +187,7 @@ class Schedule:
                     begun = begun_again if phase == "start" else begun
             if time.monotonic() - begun > MARGIN_S + 3 * PATIENCE_S:
                 self.blame("a start hangs")
+                self.tell_where()
                 break
             time.sleep(0.002 if self.attacks else 0.02)
         if run.poll() != -signal.SIGKILL and self.apart and processes(self.mark):
@@ -246,6 +198,14 @@ class Schedule:
             text = log.read()
         self.texts.append(text)
         return run.returncode, text, struck
+
+    def tell_where(self):
+        """Where the ranks wait, if there is a debugger."""
+        for pid in processes(self.mark) if shutil.which("gdb") else []:
+            if "train" in name_of(pid) and "mpirun" not in name_of(pid)[0]:
+                where = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"],
+                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+                print("\n".join(line[:150] for line in where.stdout.splitlines() if line[:1] == "#"), flush=True)
 
     def end_all(self):
         """Whatever is left of a start, and a complaint about it."""
@@ -408,13 +368,13 @@ def main():
     parser.add_argument("--orphans", action="store_true", help="only launchers that are killed while ranks start")
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    if args.seed is None:
-        args.seed = time.time_ns() if os.environ.get("DHELIX_TEST_FRESH") else 5
+    args.seed = draw_seed("elastic", args.seed, 5)
     args.dhelix = os.path.abspath(args.dhelix)
     tmp = tempfile.mkdtemp(prefix="dhelix-elastic-")
     test = Test(args, tmp)
     which = [args.only] if args.only is not None else range(args.first, args.first + args.schedules)
-    print(f"elastic: --seed {args.seed}" + ("" if test.mpirun else ", without mpirun"), flush=True)
+    if not test.mpirun:
+        print("elastic: ranks are threads alone", flush=True)
     failed = [i for i in which if not Schedule(test, i).run()]
     print(f"{len(which)} schedules, {len(failed)} failed: {failed}")
     if not args.keep:

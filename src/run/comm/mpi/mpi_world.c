@@ -15,6 +15,7 @@ static struct {
     atomic_int n_alive;
     atomic_bool failed, lost; /* for want of ranks that are silent or gone */
     MPI_Comm farewell;
+    int64_t patience_ns; /* of the end */
 } process;
 
 /* Let the others report before MPI_Abort ends them. */
@@ -32,14 +33,17 @@ static void wait_for_others(void)
 static void end_mpi(void)
 {
     int over = 0;
+    mpi_guard guard;
     MPI_Finalized(&over);
     if (over) return;
+    mpi_guard_begin(&guard, "the end of MPI", process.patience_ns);
     if (atomic_load(&process.failed) || atomic_load(&process.n_alive) > 0) {
         if (atomic_load(&process.failed)) wait_for_others();
         MPI_Abort(MPI_COMM_WORLD, atomic_load(&process.lost) ? DH_COMM_EXIT_LOST : EXIT_FAILURE);
     }
     MPI_Comm_free(&process.farewell);
     MPI_Finalize();
+    mpi_guard_end(&guard);
 }
 
 static dh_status start_mpi(dh_ctx *ctx)
@@ -293,8 +297,16 @@ static dh_status mpi_world_create(dh_ctx *ctx, const dh_comm_config *config, dh_
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "links between MPI ranks are real and cannot be paced; use the local "
                            "communicator, or limit the wire itself");
-    DH_TRY(start_mpi(ctx));
-    dh_status st = join_world(ctx, config, world);
+    mpi_guard guard;
+    process.patience_ns = config->timeout_ns;
+    mpi_guard_begin(&guard, "the start of MPI", config->timeout_ns);
+    dh_status st = start_mpi(ctx);
+    if (st != DH_OK) {
+        mpi_guard_end(&guard);
+        return st;
+    }
+    st = join_world(ctx, config, world);
+    mpi_guard_end(&guard);
     if (st != DH_OK && atomic_load(&process.n_alive) == 0) atomic_store(&process.failed, true);
     return st;
 }

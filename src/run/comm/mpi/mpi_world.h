@@ -24,6 +24,20 @@ typedef struct mpi_answer {
     dh_comm_state state;
 } mpi_answer;
 
+/* Ends the process (DH_COMM_EXIT_LOST) where what is between begin and end takes longer. */
+typedef struct mpi_guard {
+    const char *what;
+    int64_t from_ns, ns;
+    bool watched, is_over;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+} mpi_guard;
+
+/* what outlives it; ns 0: without a limit */
+void mpi_guard_begin(mpi_guard *g, const char *what, int64_t ns);
+void mpi_guard_end(mpi_guard *g);
+
 typedef struct mpi_group mpi_group;
 
 typedef struct mpi_world {
