@@ -1,7 +1,9 @@
 /* Arena: chunks of growing size, freed together. Under address sanitizer each
  * allocation is its own malloc, so overruns are seen. */
 #include "base/base.h"
+#include "base/c_locale.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,12 +30,23 @@ typedef struct chunk {
 struct dh_arena {
     chunk *head;
     size_t next_cap;
+    bool is_shared;
+    pthread_mutex_t lock; /* of a shared one */
 };
 
 dh_arena *dh_arena_create(void)
 {
     dh_arena *arena = calloc(1, sizeof *arena);
     if (arena) arena->next_cap = FIRST_CHUNK;
+    return arena;
+}
+
+dh_arena *dh_arena_create_shared(void)
+{
+    dh_arena *arena = dh_arena_create();
+    if (!arena) return NULL;
+    arena->is_shared = true;
+    pthread_mutex_init(&arena->lock, NULL);
     return arena;
 }
 
@@ -45,6 +58,7 @@ void dh_arena_destroy(dh_arena *arena)
         free(c);
         c = next;
     }
+    if (arena->is_shared) pthread_mutex_destroy(&arena->lock);
     free(arena);
 }
 
@@ -57,11 +71,8 @@ static chunk *chunk_push(dh_arena *arena, size_t cap)
     return c;
 }
 
-void *dh_arena_alloc(dh_arena *arena, size_t size_bytes)
+static void *take(dh_arena *arena, size_t need)
 {
-    if (size_bytes > SIZE_MAX / 2) return NULL;
-    size_t need = (size_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (need == 0) need = ALIGN;
     chunk *c = arena->head;
     if (SEPARATE_MALLOCS || !c || c->cap - c->used < need) {
         size_t cap = SEPARATE_MALLOCS ? need : DH_MAX(need, arena->next_cap);
@@ -71,8 +82,18 @@ void *dh_arena_alloc(dh_arena *arena, size_t size_bytes)
     }
     void *at = (char *)c + ALIGN + c->used;
     c->used += need;
-    memset(at, 0, size_bytes);
     return at;
+}
+
+void *dh_arena_alloc(dh_arena *arena, size_t size_bytes)
+{
+    if (size_bytes > SIZE_MAX / 2) return NULL;
+    size_t need = (size_bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (need == 0) need = ALIGN;
+    if (arena->is_shared) pthread_mutex_lock(&arena->lock);
+    void *at = take(arena, need);
+    if (arena->is_shared) pthread_mutex_unlock(&arena->lock);
+    return at ? memset(at, 0, size_bytes) : NULL;
 }
 
 void *dh_arena_alloc_n(dh_arena *arena, size_t n, size_t size_bytes)
@@ -95,10 +116,10 @@ char *dh_arena_printf(dh_arena *arena, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = dh_vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     char *text = n < 0 ? NULL : dh_arena_alloc(arena, (size_t)n + 1);
-    if (text) vsnprintf(text, (size_t)n + 1, fmt, again);
+    if (text) dh_vsnprintf(text, (size_t)n + 1, fmt, again);
     va_end(again);
     return text;
 }

@@ -54,6 +54,8 @@ void dh_log(dh_log_level level, const char *fmt, ...) __attribute__((format(prin
 typedef struct dh_arena dh_arena;
 
 dh_arena *dh_arena_create(void); /* NULL when out of memory */
+/* One that several threads allocate from at once. */
+dh_arena *dh_arena_create_shared(void);
 void dh_arena_destroy(dh_arena *arena);
 /* Zeroed, 64-byte aligned; NULL when out of memory. Freed with the arena.
  * Built with address sanitizer, every allocation is a malloc of its own. */

@@ -1,5 +1,6 @@
 /* A job's life: defaults, file, overrides, model, checks; and the learning rate. */
 #include "base/base.h"
+#include "base/needs.h"
 #include "settings.h"
 
 #include <limits.h>
@@ -14,8 +15,9 @@
 
 dh_status dh_job_create(dh_ctx *ctx, dh_job **out)
 {
+    DH_NEEDS(ctx, out);
     dh_job *job = calloc(1, sizeof *job);
-    if (!job || !(job->arena = dh_arena_create())) {
+    if (!job || !(job->arena = dh_arena_create_shared())) {
         dh_job_destroy(job);
         return dh_fail(ctx, DH_ENOMEM, "out of memory creating a job");
     }
@@ -86,6 +88,10 @@ dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char
                        const char *base_dir, const char *const *overrides, size_t n_overrides,
                        dh_job **out)
 {
+    DH_NEEDS(ctx, out);
+    DH_NEEDS(ctx, text);
+    DH_NEEDS_LIST(ctx, overrides, n_overrides);
+    if (!file_name) file_name = "the job";
     dh_job *job;
     dh_assignments list = {0};
     DH_TRY(dh_job_create(ctx, &job));
@@ -120,6 +126,9 @@ static void folder_of(const char *path, const char *cwd, dh_str *out)
 dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                       size_t n_overrides, dh_job **out)
 {
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, out);
+    DH_NEEDS_LIST(ctx, overrides, n_overrides);
     char cwd[PATH_MAX], *text = NULL;
     size_t n_bytes = 0;
     dh_job *job = NULL;
@@ -176,6 +185,9 @@ static dh_status change(dh_ctx *ctx, dh_job *job, const char *key_value, dh_assi
 
 dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, key);
+    DH_NEEDS(ctx, value);
     dh_assignments list = {0};
     const char *key_value = dh_arena_printf(job->arena, "%s=%s", key, value);
     if (!key_value) return dh_fail(ctx, DH_ENOMEM, "out of memory changing a job");
@@ -186,6 +198,9 @@ dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *valu
 
 dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, key);
+    DH_NEEDS(ctx, out);
     const dh_setting *s = dh_setting_find(key);
     if (s) {
         dh_setting_text(job, s, out);
