@@ -1,4 +1,5 @@
 #include "base/json_text.h"
+#include "base/c_locale.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -95,7 +96,9 @@ dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t fla
                        json_error_t *error, json_t **document)
 {
     reading r = {.ring = {{&r.ring, &r.ring}}};
+    const locale_t before = dh_c_locale_enter();
     *document = read_within(&r, text, n_bytes, flags, error);
+    dh_c_locale_leave(before);
     if (dh_json_is_whole()) return DH_OK;
     json_decref(*document);
     *document = NULL;
@@ -151,7 +154,10 @@ json_t *dh_json_of_text(dh_str *text)
 char *dh_json_print(const json_t *value, size_t flags)
 {
     dh_str text = DH_STR_INIT;
-    if (json_dump_callback(value, append, &text, flags) == 0) return text.text;
+    const locale_t before = dh_c_locale_enter();
+    const int failed = json_dump_callback(value, append, &text, flags);
+    dh_c_locale_leave(before);
+    if (failed == 0) return text.text;
     was_short = was_short || text.failed;
     dh_str_fini(&text);
     return NULL;

@@ -1,5 +1,6 @@
 /* Growable strings and arrays, number parsing and printing, near-miss names. */
 #include "base/base.h"
+#include "base/c_locale.h"
 
 #include <errno.h>
 #include <math.h>
@@ -48,10 +49,10 @@ void dh_str_printf(dh_str *s, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = dh_vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     if (n >= 0 && str_reserve(s, (size_t)n)) {
-        vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
+        dh_vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
         s->len += (size_t)n;
     }
     va_end(again);
@@ -132,15 +133,15 @@ const char *dh_format_bytes(char *buf, size_t cap, double n_bytes)
         n_bytes /= 1024;
         u++;
     }
-    snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", n_bytes, units[u]);
+    dh_snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", n_bytes, units[u]);
     return buf;
 }
 
 const char *dh_format_number(char *buf, size_t cap, double value, int digits)
 {
     const double rounded = fabs(value) * (1 + .5 * pow(10, -digits));
-    snprintf(buf, cap, "%.*g", digits, value);
-    if (isfinite(value) && rounded >= pow(10, digits)) snprintf(buf, cap, "%.0f", value);
+    dh_snprintf(buf, cap, "%.*g", digits, value);
+    if (isfinite(value) && rounded >= pow(10, digits)) dh_snprintf(buf, cap, "%.0f", value);
     return buf;
 }
 
@@ -159,7 +160,7 @@ static const char *format_unit(char *buf, size_t cap, double value, const text_u
     for (size_t i = 0; i < n; i++)
         if (fabs(value) >= units[i].from || i + 1 == n) {
             dh_format_number(number, sizeof number, value / units[i].scale, 3);
-            snprintf(buf, cap, "%s%s%s", number, *units[i].name ? " " : "", units[i].name);
+            dh_snprintf(buf, cap, "%s%s%s", number, *units[i].name ? " " : "", units[i].name);
             break;
         }
     return buf;
@@ -174,7 +175,7 @@ const char *dh_format_ns(char *buf, size_t cap, double ns)
                                       {1e6, 1e6, "ms"},
                                       {1e3, 1e3, "us"}};
     if (fabs(ns) >= 1e3) return format_unit(buf, cap, ns, units, DH_COUNTOF(units));
-    snprintf(buf, cap, "%.0f ns", ns);
+    dh_snprintf(buf, cap, "%.0f ns", ns);
     return buf;
 }
 
@@ -207,7 +208,7 @@ bool dh_parse_f64(const char *text, double *value)
 {
     char *end;
     errno = 0;
-    double parsed = strtod(text, &end);
+    double parsed = dh_strtod(text, &end);
     if (end == text || *end || (errno == ERANGE && !isfinite(parsed))) return false;
     *value = parsed;
     return true;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/c_locale.h"
 #include "base/csv.h"
 #include "calibrate/measured.h"
 
@@ -184,7 +185,7 @@ static dh_status read_heading(reader *r, int cell)
     const char *text = heading_at(r, cell);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++) {
         const column is = headings[i].is;
-        if (strcasecmp(text, headings[i].name) != 0) continue;
+        if (!dh_is_same_word(text, headings[i].name)) continue;
         if (strcmp(headings[i].name, "b") == 0 && r->at[DTYPE] >= 0) return DH_OK; /* a type */
         if (r->at[is] >= 0) return DH_OK;
         r->at[is] = cell;

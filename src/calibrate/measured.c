@@ -1,5 +1,6 @@
 /* Rows of measurements, whatever file they come from. */
 #include "calibrate/measured.h"
+#include "base/c_locale.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,7 +56,7 @@ dh_status measured_note(const measured_file *file, const char *fmt, ...)
     char text[NOTE_BYTES];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    dh_vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     const char *note = dh_arena_printf(file->m->arena, "%s: %s", file->path, text);
     return note && dh_vec_push(&file->m->notes, note) ? DH_OK : measured_no_memory(file);
@@ -184,12 +185,12 @@ bool measured_dtype(const char *name, dh_dtype *dtype)
     const char *colon = strrchr(name, ':'); /* c10::Half */
     if (colon) name = colon + 1;
     for (size_t i = 0; i < DH_COUNTOF(halves); i++)
-        if (strcasecmp(name, halves[i]) == 0) {
+        if (dh_is_same_word(name, halves[i])) {
             *dtype = DH_BF16;
             return true;
         }
     for (size_t i = 0; i < DH_COUNTOF(floats); i++)
-        if (strcasecmp(name, floats[i]) == 0) {
+        if (dh_is_same_word(name, floats[i])) {
             *dtype = DH_F32;
             return true;
         }

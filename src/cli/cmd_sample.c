@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "cli/cli.h"
 #include "dhelix/generate.h"
 #include "train/session.h"

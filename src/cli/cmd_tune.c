@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "cli/cli.h"
 #include "cli/switched.h"
 #include "cli/tuned.h"
@@ -198,7 +199,8 @@ static void say_rate(const dh_cli *cli, const dh_tune *t)
     const double n =
         (double)(t->n_fit + t->n_too_large + t->n_refused + t->n_left_out + t->n_behind);
     const double s = (double)t->search_ns * 1e-9;
-    if (!cli->quiet) fprintf(stderr, "%.0f configurations in %.2f s: %.0f a second\n", n, s, n / s);
+    if (!cli->quiet)
+        dh_fprintf(stderr, "%.0f configurations in %.2f s: %.0f a second\n", n, s, n / s);
 }
 
 static dh_status search(dh_ctx *ctx, const dh_cli *cli, const tune_args *a,

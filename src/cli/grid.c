@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "cli/cli.h"
 #include "cli/table.h"
 
@@ -48,7 +49,7 @@ static const char *format(dh_grid_form form, double value, char *buf, size_t cap
     else if (form == DH_GRID_BYTES)
         dh_format_bytes(buf, cap, value);
     else if (form == DH_GRID_SHARE)
-        snprintf(buf, cap, "%.1f%%", 100 * value);
+        dh_snprintf(buf, cap, "%.1f%%", 100 * value);
     else
         dh_format_number(buf, cap, value, 4);
     return buf;

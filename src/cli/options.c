@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "cli/cli.h"
 
@@ -256,7 +257,7 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
     char text[1024];
     va_list list;
     va_start(list, fmt);
-    vsnprintf(text, sizeof text, fmt, list);
+    dh_vsnprintf(text, sizeof text, fmt, list);
     va_end(list);
     cli->usage = true;
     return dh_fail(ctx, DH_EINVAL, "%s", text);

@@ -1,5 +1,6 @@
 /* Widths first: what every column would like, what it needs at least, what it gets. */
 #include "cli/table.h"
+#include "base/c_locale.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,10 +29,10 @@ void dh_cli_table_cell(dh_cli_table *t, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    const int n = vsnprintf(NULL, 0, fmt, args);
+    const int n = dh_vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     char *cell = t->arena && n >= 0 ? dh_arena_alloc(t->arena, (size_t)n + 1) : NULL;
-    if (cell) vsnprintf(cell, (size_t)n + 1, fmt, again);
+    if (cell) dh_vsnprintf(cell, (size_t)n + 1, fmt, again);
     va_end(again);
     if (!cell || !dh_vec_push(&t->cells, cell)) t->failed = true;
 }

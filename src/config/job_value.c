@@ -1,6 +1,7 @@
 /* One setting's value: text to dh_job field and back. A row per type in
  * type_rows; nothing else knows how a type is stored. */
 #include "base/base.h"
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "settings.h"
@@ -125,7 +126,7 @@ static dh_status store_int(dh_ctx *ctx, dh_job *job, const dh_assignment *v, con
         double real;
         char hint[64] = "";
         if (dh_setting_real(v->items[0], &real) && real == floor(real) && fabs(real) < 1e15)
-            snprintf(hint, sizeof hint, " (write %.0f)", real);
+            dh_snprintf(hint, sizeof hint, " (write %.0f)", real);
         return dh_setting_reject(ctx, v, v->items[0], hint);
     }
     if (!is_auto(v) && ((double)value < s->min || (double)value > s->max))
@@ -165,7 +166,7 @@ static void print_float(const dh_job *job, const dh_setting *s, dh_str *out)
         return;
     }
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
+        dh_snprintf(text, sizeof text, "%.*g", digits, value);
         if (dh_parse_f64(text, &again) && again == value) break;
     }
     dh_str_printf(out, "%s", text);

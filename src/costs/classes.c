@@ -1,4 +1,5 @@
 /* Which operators take the same time: a canonical text of all that it depends on. */
+#include "base/c_locale.h"
 #include "costs/profile.h"
 
 #include <inttypes.h>
@@ -16,7 +17,7 @@ static void put(writer *w, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int n = vsnprintf(w->text + w->n, w->cap - w->n, fmt, args);
+    const int n = dh_vsnprintf(w->text + w->n, w->cap - w->n, fmt, args);
     va_end(args);
     w->n = DH_MIN(w->n + (size_t)n, w->cap - 1);
 }

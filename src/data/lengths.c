@@ -3,6 +3,7 @@
  * A histogram becomes a list: bin by bin, each with its share of the documents, in such a way that
  * the bins up to any have as many as the file says, to within one (rounding the running sum). */
 #include "data/lengths.h"
+#include "base/c_locale.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -194,10 +195,10 @@ const char *dh_lengths_describe(const dh_lengths *l, char *text, size_t cap)
         snprintf(text, cap, "a list of %zu lengths, one a line", l->n_lines);
         return text;
     }
-    int n = snprintf(text, cap, "a histogram of %zu %s, %s %.10g", l->n_lines,
-                     l->kind == DH_LENGTHS_COUNTS ? "lengths (length, count)"
-                                                  : "ranges (low, high, count)",
-                     l->shares ? "shares of" : "documents:", l->n_documents);
+    int n = dh_snprintf(text, cap, "a histogram of %zu %s, %s %.10g", l->n_lines,
+                        l->kind == DH_LENGTHS_COUNTS ? "lengths (length, count)"
+                                                     : "ranges (low, high, count)",
+                        l->shares ? "shares of" : "documents:", l->n_documents);
     if (n > 0 && (size_t)n < cap && (double)l->of.n != l->n_documents)
         n += snprintf(text + n, cap - (size_t)n, ", counted as %zu", l->of.n);
     if (n > 0 && (size_t)n < cap && l->kind == DH_LENGTHS_RANGES)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "check.h"
 
 /* ---- tensors ------------------------------------------------------------------------ */
@@ -15,7 +16,7 @@ void rewrite_name(dh_tensor *tensor, const char *fmt, ...)
     char name[sizeof tensor->name];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(name, sizeof name, fmt, args);
+    dh_vsnprintf(name, sizeof name, fmt, args);
     va_end(args);
     memcpy(tensor->name, name, sizeof name);
 }

@@ -9,6 +9,7 @@
  * Tensors are numbered from 0 in the order of their lines; a reference <ref> is
  * %<id>[:<name>], or '-' for an absent operand, and may stand before its tensor.
  * The input need not be terminated and may hold any bytes. */
+#include "base/c_locale.h"
 #include "check.h"
 #include "text_names.h"
 
@@ -68,7 +69,7 @@ static dh_status fail_at(reader *r, place where, const char *fmt, ...)
     char text[512];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    dh_vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     return dh_fail(r->ctx, DH_EFORMAT, "line %u, column %u: %s", where.line, where.column, text);
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "config/mesh.h"
 
 enum { MAX_COLUMN = 100 };
@@ -29,8 +30,8 @@ static void print_f64(dh_str *out, double value)
 {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
+        dh_snprintf(text, sizeof text, "%.*g", digits, value);
+        if (dh_strtod(text, NULL) == value) break;
     }
     dh_str_printf(out, "%s", text);
 }

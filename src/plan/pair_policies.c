@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/c_locale.h"
 #include "pair_build.h"
 
 /* ---- without a search ------------------------------------------------------------------- */
@@ -127,7 +128,7 @@ static dh_status keep_note(dh_ctx *ctx, dh_pair_search *s, const char *fmt, ...)
     char why[256];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
+    dh_vsnprintf(why, sizeof why, fmt, args);
     va_end(args);
     s->note = dh_arena_strdup(s->arena, why);
     return s->note ? DH_OK : dh_fail(ctx, DH_ENOMEM, "no memory for a note");

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/c_locale.h"
 #include "schedule_build.h"
 
 enum { DONE_F = 1, DONE_B = 2, DONE_W = 4 }; /* of one stage and micro-batch */
@@ -232,7 +233,7 @@ static dh_status fail_slot(dh_ctx *ctx, const dh_schedule *s, int32_t rank, int3
     char text[512];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    dh_vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     return dh_fail(ctx, DH_EINVAL, "schedule %s: rank %d slot %d: %s", s->name, rank,
                    slot - s->first_slot[rank], text);

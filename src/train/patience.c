@@ -2,6 +2,7 @@
  * and validate, in proportion to the steps once some are known. */
 #include <stdio.h>
 
+#include "base/c_locale.h"
 #include "train/run.h"
 
 /* TUNING: 20 steps are far more than a rank is late by for a busy neighbour, and a minute more than
@@ -20,10 +21,10 @@ int64_t dh_job_patience_ns(const dh_job *job)
 
 int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap)
 {
-    snprintf(why, cap,
-             "%d times the slowest step, %.3g s, and at least %d; parallel.timeout_s "
-             "sets another limit",
-             STEPS, (double)slowest_ns * 1e-9, SHORT_S);
+    dh_snprintf(why, cap,
+                "%d times the slowest step, %.3g s, and at least %d; parallel.timeout_s "
+                "sets another limit",
+                STEPS, (double)slowest_ns * 1e-9, SHORT_S);
     return DH_MAX(SHORT_S * second_ns, STEPS * slowest_ns);
 }
 

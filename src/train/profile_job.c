@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "strategy/rewrites.h"
 #include "train/rank.h"
 #include "train/recipe.h"
@@ -255,7 +256,7 @@ static void processors(char *text)
 static void link_text(const dh_link *link, char *text)
 {
     if (link->gbps > 0 || link->latency_us > 0)
-        snprintf(text, TEXT_BYTES, "paced at %g Gbit/s + %g us", link->gbps, link->latency_us);
+        dh_snprintf(text, TEXT_BYTES, "paced at %g Gbit/s + %g us", link->gbps, link->latency_us);
     else
         snprintf(text, TEXT_BYTES, "not paced");
 }

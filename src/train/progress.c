@@ -1,5 +1,6 @@
 /* Progress on stderr. */
 #include "train/progress.h"
+#include "base/c_locale.h"
 #include "base/printable.h"
 
 #include <stdarg.h>
@@ -121,7 +122,7 @@ void dh_progress_note(dh_progress *p, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     char line[1024];
-    vsnprintf(line, sizeof line, fmt, args);
+    dh_vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     dh_printable(line, sizeof line);
     fprintf(stderr, "%s\n", line);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "config/groups.h"
 #include "program/rewrites.h"
 #include "train/recipe.h"
@@ -34,7 +35,7 @@ dh_status dh_resolved_note(dh_ctx *ctx, dh_resolved *r, const char *name, const 
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, why);
-    vsnprintf(text, sizeof text, why, args);
+    dh_vsnprintf(text, sizeof text, why, args);
     va_end(args);
     return add_note(ctx, r, name, value, text);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "train/run.h"
 
 /* Of the model every setting, those that are yet to be thought of too, but for these. */
@@ -29,25 +30,25 @@ static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
     const dh_job *j = run->job;
     const dh_model *m = &j->model;
     char line[1024];
-    int n = snprintf(line, sizeof line,
-                     "family %d layers %" PRId64 " width %" PRId64 " heads %" PRId64 " %" PRId64
-                     " %" PRId64 " ffn %" PRId64 " experts %" PRId64 " %" PRId64
-                     " aux %.17g vocab %" PRId64 " tied %d bias %d norm %d %.17g "
-                     "act %d theta %.17g dropout %.17g seed %" PRIu64 " order %d seq %" PRId64
-                     " batch %" PRId64 " tokens %" PRId64 " beta %.17g %.17g eps %.17g",
-                     (int)m->family, m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim,
-                     m->ffn_width, m->n_experts, m->top_k, m->router_aux_coef, m->vocab,
-                     m->tied_head, m->bias, (int)m->norm, m->norm_eps, (int)m->act, m->rope.theta,
-                     j->dropout, j->seed, (int)j->order, j->seq_len, j->global_batch,
-                     dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
+    int n = dh_snprintf(
+        line, sizeof line,
+        "family %d layers %" PRId64 " width %" PRId64 " heads %" PRId64 " %" PRId64 " %" PRId64
+        " ffn %" PRId64 " experts %" PRId64 " %" PRId64 " aux %.17g vocab %" PRId64
+        " tied %d bias %d norm %d %.17g "
+        "act %d theta %.17g dropout %.17g seed %" PRIu64 " order %d seq %" PRId64 " batch %" PRId64
+        " tokens %" PRId64 " beta %.17g %.17g eps %.17g",
+        (int)m->family, m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim, m->ffn_width,
+        m->n_experts, m->top_k, m->router_aux_coef, m->vocab, m->tied_head, m->bias, (int)m->norm,
+        m->norm_eps, (int)m->act, m->rope.theta, j->dropout, j->seed, (int)j->order, j->seq_len,
+        j->global_batch, dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
     /* What was there before it reads as it did. */
     if (j->packing != DH_PACKING_NONE)
         n += snprintf(line + n, sizeof line - (size_t)n, " packing %d", (int)j->packing);
     if (m->attn_softcap > 0)
-        n += snprintf(line + n, sizeof line - (size_t)n, " attn_softcap %.17g", m->attn_softcap);
+        n += dh_snprintf(line + n, sizeof line - (size_t)n, " attn_softcap %.17g", m->attn_softcap);
     if (m->lora.rank > 0)
-        n += snprintf(line + n, sizeof line - (size_t)n, " lora %" PRId64 " %.17g %s", m->lora.rank,
-                      dh_model_lora_scale(m), m->lora.targets);
+        n += dh_snprintf(line + n, sizeof line - (size_t)n, " lora %" PRId64 " %.17g %s",
+                         m->lora.rank, dh_model_lora_scale(m), m->lora.targets);
     dh_ckpt_fingerprint(line, (size_t)n, text);
 }
 

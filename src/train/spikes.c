@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "train/run.h"
 #include "weights/checkpoint.h"
@@ -125,12 +126,12 @@ static void describe(const dh_run *run, const spike *s, char *text, size_t cap)
     const char *what = s->by_loss ? "loss" : "gradient norm";
     const int64_t step = run->step + 1;
     if (!isfinite(s->value))
-        snprintf(text, cap, "step %" PRId64 ": the %s is %g", step, what, s->value);
+        dh_snprintf(text, cap, "step %" PRId64 ": the %s is %g", step, what, s->value);
     else
-        snprintf(text, cap,
-                 "step %" PRId64 ": the %s is %.4g, outside the band of the %" PRId64
-                 " steps before it, which ends at %.4g",
-                 step, what, s->value, run->job->spike_window, s->limit);
+        dh_snprintf(text, cap,
+                    "step %" PRId64 ": the %s is %.4g, outside the band of the %" PRId64
+                    " steps before it, which ends at %.4g",
+                    step, what, s->value, run->job->spike_window, s->limit);
 }
 
 /* A loss is that of the weights before its step: a checkpoint of just those may hold what made it

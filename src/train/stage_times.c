@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "train/recipe.h"
 
 #define NS_PER_MS 1e6
@@ -44,7 +45,7 @@ static dh_status fill(dh_ctx *ctx, const dh_job *job, int work, int32_t n_stages
             "one for each",
             keys[work], n, n_stages);
     for (int32_t v = 0; v < n_stages; v++) {
-        *place_of(&stages[v], work) = llround(strtod(at, NULL) * NS_PER_MS);
+        *place_of(&stages[v], work) = llround(dh_strtod(at, NULL) * NS_PER_MS);
         if (n > 1) at += strcspn(at, ",") + 1;
     }
     return DH_OK;

@@ -1,8 +1,8 @@
 /* DHelix (arXiv 2411.15871), figure 11: throughput of four systems on 64 A40, six models. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "validate/dhelix_jobs.h"
 
 enum { N_SYSTEMS = 4 };
@@ -17,7 +17,7 @@ dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_ship
 {
     char *file = dh_arena_printf(v->arena, "dhelix-%s", model);
     if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .cluster = "a40"};
     return DH_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "dhelix/cluster.h"
 #include "validate/table.h"
 
@@ -88,8 +89,8 @@ static dh_status add_up(dh_ctx *ctx, const char *cluster, bool cross, slowdown *
 static double percent_of(const char *text)
 {
     char *end;
-    const double first = strtod(text, &end);
-    return *end == '-' ? (first + strtod(end + 1, NULL)) / 2 : first;
+    const double first = dh_strtod(text, &end);
+    return *end == '-' ? (first + dh_strtod(end + 1, NULL)) / 2 : first;
 }
 
 dh_status dh_validate_contention(dh_ctx *ctx, dh_validation *v)

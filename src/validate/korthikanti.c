@@ -1,17 +1,17 @@
 /* Korthikanti et al. 2022 (arXiv 2205.05198): iteration times (tables 3 and 5), times of a layer
  * (table 4), scaling with data parallelism (6.3), on Selene. */
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "validate/korthikanti_jobs.h"
 
 dh_status dh_korthikanti_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
 {
     char *file = dh_arena_printf(v->arena, "korthikanti-%s", model);
     if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .cluster = "selene"};
     return DH_OK;
 }

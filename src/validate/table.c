@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/csv.h"
 #include "base/embedded.h"
 
@@ -139,7 +140,7 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     char label[160];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(label, sizeof label, fmt, args);
+    dh_vsnprintf(label, sizeof label, fmt, args);
     va_end(args);
     if (v->n_rows % STEP == 0) {
         dh_validation_row *rows = DH_NEW_N(v->arena, dh_validation_row, v->n_rows + STEP);
@@ -169,7 +170,7 @@ dh_status dh_validation_group(dh_ctx *ctx, dh_validation *v, const char *fmt, ..
     char label[160];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(label, sizeof label, fmt, args);
+    dh_vsnprintf(label, sizeof label, fmt, args);
     va_end(args);
     if (v->group && strcmp(v->group, label) == 0) return DH_OK;
     dh_validation_begin_block(v);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "validate/job.h"
 
 typedef struct row {
@@ -79,7 +80,7 @@ static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, con
     size_t n = 0;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    dh_vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     while (n < DH_SHIPPED_SETS && job->set[n]) n++;
     DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);

@@ -5,9 +5,9 @@
  * The interleaved schedule has one layer a chunk (section 5.1): chunks = (layers + 2) / stages, as
  * the first and last stage have one layer fewer. Of an activation 32 b s h of b s (34 h + 5 a s)
  * wait for W (table 1). */
-#include <ctype.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "train/stage_times.h"
 #include "validate/zero_bubble_shapes.h"
 
@@ -87,7 +87,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const measured *x, const 
     char *file = dh_arena_printf(v->arena, "zero-bubble-times-%s", x->model);
     char *schedule = dh_arena_printf(v->arena, "parallel.schedule=%s", col->schedule);
     if (!file || !schedule) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .set = {schedule}};
     DH_TRY(add_set(ctx, v, job, "stages.forward_ms", x->f_ms / n));
     DH_TRY(add_set(ctx, v, job, "stages.input_ms", x->b_ms / n));

@@ -5,9 +5,9 @@
  * validated after the step (section 4), so that a stage goes on to the next step when it has ended
  * its own: throughput follows from the longest stage's span, for the others from the whole step. No
  * constant rests on this table. */
-#include <ctype.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "validate/zero_bubble_shapes.h"
 
 #define GIB 1073741824.0
@@ -63,7 +63,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const published_row *r,
     const char *held = dh_arena_printf(v->arena, "parallel.wgrad_share=%.4g", r->held_share);
     if (!file || !batch || !kept || !held)
         return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-    for (char *c = file; *c; c++) *c = (char)tolower((unsigned char)*c);
+    dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .set = {batch}, .cluster = "a100"};
     if (column->times == 0) return DH_OK;
     job->set[1] = "parallel.schedule=zb-auto";

@@ -1,4 +1,5 @@
 /* What ran, from the job: lines for people, and the sizes that drawings need. */
+#include "base/c_locale.h"
 #include "report/html/run.h"
 
 #include <stdarg.h>
@@ -12,7 +13,7 @@ static void fact(json_out *out, const char *label, const char *fmt, ...)
     char text[512];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    dh_vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     out_open(out, '[');
     out_text(out, label);

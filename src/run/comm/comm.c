@@ -1,6 +1,7 @@
 /* Front of the communication layer: checks arguments, turns every function of
  * comm.h into one call record, and hands it to the world's kind. What is the same
  * for all kinds lives here: the table, slices, descriptions of calls, hooks. */
+#include "base/c_locale.h"
 #include "impl.h"
 
 #include <limits.h>
@@ -118,9 +119,9 @@ static const char *wire_text(const dh_comm_world *world, dh_engine wire, char *b
     dh_comm_pace pace = world->config.pace[wire];
     if (!dh_comm_pace_on(pace)) return "shared memory";
     if (pace.gbps > 0)
-        snprintf(buf, cap, "paced at %g Gbit/s + %g us", pace.gbps, pace.latency_us);
+        dh_snprintf(buf, cap, "paced at %g Gbit/s + %g us", pace.gbps, pace.latency_us);
     else
-        snprintf(buf, cap, "paced at %g us", pace.latency_us);
+        dh_snprintf(buf, cap, "paced at %g us", pace.latency_us);
     return buf;
 }
 

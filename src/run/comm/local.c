@@ -6,6 +6,7 @@
  * flag is set once, every group is marked broken under its lock, and no buffer is
  * touched any more by a call that has not yet begun to copy. */
 #include "local.h"
+#include "base/c_locale.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -159,8 +160,8 @@ static void find_state(const local_world *w, int rank, dh_comm_state *state)
     else if (dh_comm_state_end(state, r->base.running))
         return;
     if (last_ns)
-        snprintf(state->text, sizeof state->text, "last finished %s, %.1f s ago", last,
-                 (double)(dh_now_ns() - last_ns) * 1e-9);
+        dh_snprintf(state->text, sizeof state->text, "last finished %s, %.1f s ago", last,
+                    (double)(dh_now_ns() - last_ns) * 1e-9);
     else if (!r->attached)
         snprintf(state->text, sizeof state->text, "never attached");
 }

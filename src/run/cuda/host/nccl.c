@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/c_locale.h"
 #include "run/cuda/host/inside.h"
 #include "run/cuda/host/sums.h"
 
@@ -77,7 +78,7 @@ __attribute__((format(printf, 2, 3))) static void stop(world *w, const char *for
     va_list args;
     if (w->trouble[0]) return;
     va_start(args, format);
-    vsnprintf(w->trouble, sizeof w->trouble, format, args);
+    dh_vsnprintf(w->trouble, sizeof w->trouble, format, args);
     va_end(args);
     memcpy(last_trouble, w->trouble, sizeof last_trouble);
     fprintf(stderr, "nccl on the host: %s\n", w->trouble);
