@@ -1,5 +1,6 @@
 /* Files: maps, atomic replacement, folders. Every failure names path and cause. */
 #include "base/base.h"
+#include "base/mapped.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,8 +54,10 @@ dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **t
                      map.n_bytes, max_bytes);
     else if (!(copy = malloc(map.n_bytes + 1)))
         st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    else if (!dh_copy_mapped(copy, map.at, map.n_bytes))
+        st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
+                     path);
     if (st == DH_OK) {
-        if (map.n_bytes) memcpy(copy, map.at, map.n_bytes);
         copy[map.n_bytes] = '\0';
         *text = copy;
         *n_bytes = map.n_bytes;

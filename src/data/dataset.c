@@ -483,6 +483,19 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
     return DH_OK;
 }
 
+static dh_status refuse_token(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s, int64_t at,
+                              int64_t bad)
+{
+    const char *name = ds->files.at[s->file].name;
+    if (bad == DH_TOKEN_CUT)
+        return dh_fail(ctx, DH_EIO,
+                       "%s was cut short by another program while it was being read, near token "
+                       "%lld",
+                       name, (long long)at);
+    return dh_fail(ctx, DH_EFORMAT, "%s: token %lld is id %lld, outside the vocabulary of %lld",
+                   name, (long long)at, (long long)bad, (long long)ds->bound);
+}
+
 dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n,
                           int32_t *tokens)
 {
@@ -499,10 +512,7 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
         int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from), bad = 0;
         size_t good = dh_token_widen(&s->run, from, (size_t)part, ds->bound, tokens, &bad);
         if (good < (size_t)part)
-            return dh_fail(ctx, DH_EFORMAT,
-                           "%s: token %lld is id %lld, outside the vocabulary of %lld", f->name,
-                           (long long)(s->in_file + from) + good, (long long)bad,
-                           (long long)ds->bound);
+            return refuse_token(ctx, ds, s, s->in_file + from + (int64_t)good, bad);
         first += part;
         tokens += part;
         n -= part;

@@ -4,6 +4,7 @@
  * the tokens were made from; one that differs in anything is made anew. */
 #include "data/text_source.h"
 #include "base/json_text.h"
+#include "base/mapped.h"
 #include "base/memory.h"
 #include "data/chat.h"
 #include "data/json_mend.h"
@@ -106,6 +107,9 @@ static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_fie
     *s = (text_source){.path = path};
     if (dh_text_is_lines(path)) s->field = text_field && *text_field ? text_field : "text";
     DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
+    if (!dh_map_own(&s->file.map))
+        return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
+                       path);
     s->map = s->file.map;
     s->end = s->map.n_bytes;
     if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);

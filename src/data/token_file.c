@@ -1,4 +1,5 @@
 #include "data/token_file.h"
+#include "base/mapped.h"
 #include "data/stamp.h"
 
 #include <errno.h>
@@ -53,8 +54,18 @@ size_t dh_token_bytes(dh_token_type type)
 size_t dh_token_widen(const dh_token_run *run, int64_t first, size_t n, int64_t bound, int32_t *out,
                       int64_t *bad)
 {
+    enum { PIECE_BYTES = 16384 };
     const token_row *row = &token_rows[run->type];
-    return row->widen(run->at + (size_t)first * row->n_bytes, n, bound, out, bad);
+    const unsigned char *at = run->at + (size_t)first * row->n_bytes;
+    unsigned char piece[PIECE_BYTES];
+    for (size_t done = 0, part; done < n; done += part) {
+        part = DH_MIN(n - done, PIECE_BYTES / row->n_bytes);
+        *bad = DH_TOKEN_CUT;
+        if (!dh_copy_mapped(piece, at + done * row->n_bytes, part * row->n_bytes)) return done;
+        const size_t good = row->widen(piece, part, bound, out + done, bad);
+        if (good < part) return done + good;
+    }
+    return n;
 }
 
 /* ---- llm.c ---------------------------------------------------------------------------- */

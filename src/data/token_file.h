@@ -9,7 +9,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read 
 
 size_t dh_token_bytes(dh_token_type type);
 /* Copy n tokens of a run from index `first` on; returns how many are within [0, bound),
- * counted up to the first that is not, which goes to *bad. */
+ * counted up to the first that is not, which goes to *bad: DH_TOKEN_CUT where another program has
+ * cut the file short. */
+#define DH_TOKEN_CUT INT64_MIN
 size_t dh_token_widen(const dh_token_run *run, int64_t first, size_t n, int64_t bound, int32_t *out,
                       int64_t *bad);
 
