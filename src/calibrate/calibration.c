@@ -510,7 +510,14 @@ static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
 
 static dh_status check_devices(dh_ctx *ctx, dh_calibration *f, int64_t devices)
 {
+    enum { MOST_DEVICES = 1 << 16 };
     int64_t most = 0;
+    if (devices < 0 || devices > MOST_DEVICES)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "--devices %lld: 0, for those of the cluster that is like it, to %d would be "
+            "right",
+            (long long)devices, MOST_DEVICES);
     for (size_t i = 0; i < f->measured->rows.n; i++)
         if (dh_measured_is_call(&f->measured->rows.at[i]))
             most = DH_MAX(most, f->measured->rows.at[i].span.nodes.max_per_node);

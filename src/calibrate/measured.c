@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "base/index.h"
+#include "base/mapped.h"
 #include "calibrate/nccl.h"
 #include "data/unpack.h"
 
@@ -245,20 +246,23 @@ static dh_status read_text(const measured_file *f)
 /* Terminated, unpacked where it is compressed. Caller frees. */
 static dh_status read_whole(dh_ctx *ctx, const char *path, char **text, size_t *n_bytes)
 {
-    dh_map map = {0};
-    DH_TRY(dh_map_open(ctx, path, &map));
-    dh_status st = dh_unpack(ctx, path, NULL, &map);
-    if (st == DH_OK && map.n_bytes > MAX_FILE_BYTES)
-        st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %d allowed", path,
-                     map.n_bytes, MAX_FILE_BYTES);
-    if (st == DH_OK && !(*text = malloc(map.n_bytes + 1)))
+    dh_text_file file;
+    DH_TRY(dh_text_file_open(ctx, path, NULL, &file));
+    dh_status st = DH_OK;
+    const size_t n = file.map.n_bytes;
+    if (n > MAX_FILE_BYTES)
+        st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %d allowed", path, n,
+                     MAX_FILE_BYTES);
+    else if (!(*text = malloc(n + 1)))
         st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    else if (n && !dh_copy_mapped(*text, file.map.at, n))
+        st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
+                     path);
     if (st == DH_OK) {
-        if (map.n_bytes) memcpy(*text, map.at, map.n_bytes);
-        (*text)[map.n_bytes] = '\0';
-        *n_bytes = map.n_bytes;
+        (*text)[n] = '\0';
+        *n_bytes = n;
     }
-    dh_map_close(&map);
+    dh_text_file_close(&file);
     return st;
 }
 
@@ -328,13 +332,13 @@ static dh_status drop_repeated(const measured_file *f, size_t before)
 
 dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured)
 {
-    char *text = NULL;
+    char *text = NULL; /* also where reading fails */
     const size_t before = measured->rows.n;
     measured_file f = {.ctx = ctx, .m = measured, .path = dh_arena_strdup(measured->arena, path)};
     if (!f.path) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
-    DH_TRY(read_whole(ctx, path, &text, &f.n_bytes));
+    dh_status st = read_whole(ctx, path, &text, &f.n_bytes);
     f.text = text;
-    dh_status st = read_text(&f);
+    if (st == DH_OK) st = read_text(&f);
     if (st == DH_OK) st = drop_repeated(&f, before);
     free(text);
     return st;

@@ -3,6 +3,7 @@
 #include "dhelix/job.h"
 
 #include "base/base.h"
+#include "base/needs.h"
 #include "config/groups.h"
 #include "config/mesh.h"
 #include "config/settings.h"
@@ -458,6 +459,7 @@ static dh_status check_regather(dh_ctx *ctx, const dh_job *job)
 
 dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 {
+    DH_NEEDS(ctx, job);
     if (job->zero1 && job->zero == 0) job->zero = 1;
     DH_TRY(dh_job_derive_ranks(ctx, job));
     if (dh_job_has_stage_times(job)) return check_stage_times(ctx, job);

@@ -1,5 +1,6 @@
 /* The settings table for people: the effective job as YAML, and the help text. */
 #include "base/base.h"
+#include "base/needs.h"
 #include "settings.h"
 
 #include <stdio.h>
@@ -33,6 +34,8 @@ static bool is_printed(const dh_job *job, const dh_setting *s)
 
 dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, text);
     dh_str out = DH_STR_INIT;
     size_t n;
     const dh_setting *settings = dh_settings(&n);
@@ -57,6 +60,8 @@ dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text)
 
 dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, out);
     size_t n;
     const dh_setting *settings = dh_settings(&n);
     for (size_t i = 0; i < n; i++) {

@@ -6,6 +6,7 @@
 #include "dhelix/model.h"
 
 #include "base/base.h"
+#include "base/needs.h"
 #include "model_names.h"
 
 #include <math.h>
@@ -304,6 +305,7 @@ static dh_status check_reals(dh_ctx *ctx, const dh_model *m)
 
 dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
 {
+    DH_NEEDS(ctx, m);
     DH_TRY(check_family(ctx, m));
     DH_TRY(check_gemma(ctx, m));
     DH_TRY(check_sizes(ctx, m));

@@ -4,6 +4,7 @@
  * and default" (defaults are those of transformers' classes, used when a key is
  * absent or null) and rows "key must have this value", for switches that change
  * what the model computes. Other keys do not matter and are ignored. */
+#include "base/needs.h"
 #include "dhelix/model.h"
 
 #include "model_classes.h"
@@ -476,6 +477,8 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
 
 dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes, dh_model *model)
 {
+    DH_NEEDS(ctx, text);
+    DH_NEEDS(ctx, model);
     json_error_t error;
     json_t *config;
     DH_TRY(dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &error, &config));
@@ -489,6 +492,8 @@ dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_byte
 
 dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model)
 {
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, model);
     dh_str file = DH_STR_INIT;
     dh_str_printf(&file, dh_path_is_dir(path) ? "%s/config.json" : "%s", path);
     if (file.failed || !file.text) {
@@ -520,6 +525,8 @@ static const struct config_class *writer_of(const dh_model *m)
 
 dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text)
 {
+    DH_NEEDS(ctx, model);
+    DH_NEEDS(ctx, text);
     DH_TRY(dh_model_validate(ctx, model));
     const struct config_class *class = writer_of(model);
     json_t *config = json_object();

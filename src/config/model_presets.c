@@ -4,6 +4,7 @@
  * width, feed-forward width, layers, sequence and experts only; what a row
  * adds to that is said in its doc. */
 #include "base/base.h"
+#include "base/needs.h"
 #include "dhelix/model.h"
 
 #include <string.h>
@@ -273,6 +274,8 @@ const dh_model_preset *dh_model_presets(size_t *n)
 
 dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model)
 {
+    DH_NEEDS(ctx, name);
+    DH_NEEDS(ctx, model);
     const char *names[DH_COUNTOF(presets)];
     for (size_t i = 0; i < DH_COUNTOF(presets); i++) {
         names[i] = presets[i].name;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/embedded.h"
+#include "base/needs.h"
 #include "config/yaml.h"
 #include "costs/cluster_table.h"
 
@@ -296,6 +297,8 @@ dh_status dh_cluster_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const 
 
 dh_status dh_cluster_find(dh_ctx *ctx, const char *name_or_path, dh_cluster **cluster)
 {
+    DH_NEEDS(ctx, name_or_path);
+    DH_NEEDS(ctx, cluster);
     dh_cluster *c;
     DH_TRY(create(ctx, name_or_path, &c));
     return finish(ctx, find_at_depth(ctx, name_or_path, 0, c), c, cluster);

@@ -1,4 +1,5 @@
 /* Loading by specification: name, folder or file, recognised by content. */
+#include "base/needs.h"
 #include "data/tok_json.h"
 
 #include <errno.h>
@@ -220,6 +221,8 @@ static dh_status look_at(dh_ctx *ctx, const char *spec, bool *there, bool *folde
 
 dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, spec);
+    DH_NEEDS(ctx, tok);
     if (strcmp(spec, "bytes") == 0) return dh_tokenizer_bytes(ctx, tok);
     if (strncmp(spec, "gpt2:", 5) == 0) return load_gpt2_folder(ctx, spec + 5, tok);
     bool there, folder;

@@ -1,5 +1,6 @@
 /* GPT-2's own files: encoder.json {"token": id} and vocab.bpe, one merge "a b" a line
  * in order of rank, after a "#version" line (Radford et al. 2019). */
+#include "base/needs.h"
 #include "data/tok_json.h"
 
 #include <string.h>
@@ -53,6 +54,9 @@ static dh_status add_merges(dh_ctx *ctx, dh_tokenizer *tok, const char *text, si
 dh_status dh_tokenizer_from_gpt2(dh_ctx *ctx, const void *encoder_json, size_t n_encoder,
                                  const void *vocab_bpe, size_t n_vocab_bpe, dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, encoder_json);
+    DH_NEEDS(ctx, vocab_bpe);
+    DH_NEEDS(ctx, tok);
     json_t *encoder;
     DH_TRY(dh_json_parse(ctx, encoder_json, n_encoder, &encoder));
     dh_tokenizer *made = dh_tokenizer_new(ctx, &dh_tok_bpe);

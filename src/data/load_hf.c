@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/needs.h"
 #include "data/hf.h"
 
 const char *hf_string(const json_t *object, const char *key)
@@ -171,6 +172,8 @@ dh_status dh_tokenizer_from_hf_root(dh_ctx *ctx, json_t *root, dh_tokenizer **to
 
 dh_status dh_tokenizer_from_hf(dh_ctx *ctx, const void *json, size_t n_bytes, dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, json);
+    DH_NEEDS(ctx, tok);
     json_t *root;
     DH_TRY(dh_json_parse(ctx, json, n_bytes, &root));
     dh_status st = dh_tokenizer_from_hf_root(ctx, root, tok);

@@ -1,6 +1,7 @@
 /* llama2.c's tokenizer.bin: int32 longest piece, then per token float32 score, int32
  * length, bytes, until the end of the file. Tokens 0, 1, 2 are <unk>, <s>, </s>, and
  * 3..258 the bytes (karpathy/llama2.c, tokenizer.py and run.c). */
+#include "base/needs.h"
 #include "data/tok.h"
 
 #include <math.h>
@@ -89,6 +90,8 @@ static dh_status build(dh_ctx *ctx, dh_tokenizer *tok, const unsigned char *data
 dh_status dh_tokenizer_from_llama2c(dh_ctx *ctx, const void *data, size_t n_bytes,
                                     dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, data);
+    DH_NEEDS(ctx, tok);
     dh_tokenizer *made = dh_tokenizer_new(ctx, &dh_tok_spm);
     if (!made) return DH_ENOMEM;
     score_list scores = {0};

@@ -6,6 +6,7 @@
  * NormalizerSpec   1 name, 2 precompiled_charsmap, 3 add_dummy_prefix,
  *                  4 remove_extra_whitespaces, 5 escape_whitespaces
  * Absent fields have the defaults of the .proto. */
+#include "base/needs.h"
 #include "data/tok.h"
 
 #include <math.h>
@@ -355,6 +356,8 @@ static dh_status build(dh_ctx *ctx, dh_tokenizer *tok, span file, spm_model *mod
 
 dh_status dh_tokenizer_from_spm(dh_ctx *ctx, const void *model, size_t n_bytes, dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, model);
+    DH_NEEDS(ctx, tok);
     dh_tokenizer *made = dh_tokenizer_new(ctx, &dh_tok_spm);
     if (!made) return DH_ENOMEM;
     spm_model parsed = {0};

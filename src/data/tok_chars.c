@@ -3,6 +3,7 @@
  * A chars tokenizer is kept as {"dhelix_tokenizer": "chars", "version": 1,
  * "chars": "<all code points, ascending>"}. */
 #include "base/json_text.h"
+#include "base/needs.h"
 #include "data/tok_json.h"
 #include "data/utf8.h"
 
@@ -25,6 +26,7 @@ const dh_tok_kind dh_tok_bytes = {"bytes", encode_bytes, NULL, NULL};
 
 dh_status dh_tokenizer_bytes(dh_ctx *ctx, dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, tok);
     dh_tokenizer *made = dh_tokenizer_new(ctx, &dh_tok_bytes);
     if (!made) return DH_ENOMEM;
     dh_status st = DH_OK;
@@ -105,6 +107,8 @@ dh_status dh_chars_build(dh_ctx *ctx, const uint8_t *seen, dh_tokenizer **tok)
 dh_status dh_tokenizer_chars_from_text(dh_ctx *ctx, const void *text, size_t n_bytes,
                                        dh_tokenizer **tok)
 {
+    DH_NEEDS_LIST(ctx, text, n_bytes);
+    DH_NEEDS(ctx, tok);
     if (n_bytes == 0) return dh_fail(ctx, DH_EINVAL, "no characters: the text is empty");
     uint8_t *seen = calloc(DH_CODE_SET_BYTES, 1);
     if (!seen) return dh_fail(ctx, DH_ENOMEM, "out of memory for the set of characters");
@@ -148,6 +152,8 @@ dh_status dh_tokenizer_from_chars_root(dh_ctx *ctx, json_t *root, dh_tokenizer *
 dh_status dh_tokenizer_from_chars_json(dh_ctx *ctx, const void *json, size_t n_bytes,
                                        dh_tokenizer **tok)
 {
+    DH_NEEDS(ctx, json);
+    DH_NEEDS(ctx, tok);
     json_t *root;
     DH_TRY(dh_json_parse(ctx, json, n_bytes, &root));
     dh_status st = dh_tokenizer_from_chars_root(ctx, root, tok);
@@ -157,6 +163,8 @@ dh_status dh_tokenizer_from_chars_json(dh_ctx *ctx, const void *json, size_t n_b
 
 dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const char *path)
 {
+    DH_NEEDS(ctx, tok);
+    DH_NEEDS(ctx, path);
     if (tok->kind != &dh_tok_chars)
         return dh_fail(ctx, DH_EINVAL, "a %s tokenizer is not a chars tokenizer", tok->kind->name);
     json_t *root = json_pack("{s:s, s:i, s:s%}", "dhelix_tokenizer", "chars", "version", 1, "chars",

@@ -1,4 +1,5 @@
 /* What all tokenizers share: life cycle, encoding around special tokens, decoding. */
+#include "base/needs.h"
 #include "data/tok.h"
 #include "data/unicode.h"
 #include "data/utf8.h"
@@ -192,6 +193,8 @@ int32_t dh_tokenizer_special(const dh_tokenizer *tok, const char *text)
 
 dh_status dh_encoder_create(dh_ctx *ctx, const dh_tokenizer *tok, dh_encoder **enc)
 {
+    DH_NEEDS(ctx, tok);
+    DH_NEEDS(ctx, enc);
     dh_encoder *made = calloc(1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for an encoder");
     made->tok = tok;
@@ -380,6 +383,9 @@ static dh_status encode_stretch(dh_ctx *ctx, dh_encoder *enc, const unsigned cha
 dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size_t n_bytes,
                             unsigned flags, dh_ids *ids)
 {
+    DH_NEEDS(ctx, enc);
+    DH_NEEDS(ctx, ids);
+    DH_NEEDS_LIST(ctx, text, n_bytes);
     size_t kept = ids->n;
     enc->ids = ids;
     enc->flags = flags;
@@ -403,6 +409,9 @@ dh_status dh_encoder_encode(dh_ctx *ctx, dh_encoder *enc, const void *text, size
 dh_status dh_tokenizer_encode(dh_ctx *ctx, const dh_tokenizer *tok, const void *text,
                               size_t n_bytes, unsigned flags, dh_ids *ids)
 {
+    DH_NEEDS(ctx, tok);
+    DH_NEEDS(ctx, ids);
+    DH_NEEDS_LIST(ctx, text, n_bytes);
     dh_encoder *enc;
     DH_TRY(dh_encoder_create(ctx, tok, &enc));
     dh_status st = dh_encoder_encode(ctx, enc, text, n_bytes, flags, ids);
@@ -435,6 +444,9 @@ const char *dh_tokenizer_piece(const dh_tokenizer *tok, int32_t prev, int32_t id
 dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const int32_t *ids, size_t n,
                               unsigned flags, dh_str *out)
 {
+    DH_NEEDS(ctx, tok);
+    DH_NEEDS(ctx, out);
+    DH_NEEDS_LIST(ctx, ids, n);
     int32_t prev = -1; /* stays so until the first token of the text proper */
     for (size_t i = 0; i < n; i++) {
         size_t len;

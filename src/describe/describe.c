@@ -1,7 +1,10 @@
 /* The commands' JSON for callers: each makes the same document by the same functions. */
 #include "dhelix/describe.h"
 
+#include <math.h>
+
 #include "base/json_text.h"
+#include "base/needs.h"
 #include "describe/calibrated.h"
 #include "describe/checked.h"
 #include "describe/grid.h"
@@ -11,8 +14,18 @@
 #include "describe/trained.h"
 #include "describe/tuned.h"
 
+static dh_status check_peak(dh_ctx *ctx, double flops_per_s)
+{
+    if (flops_per_s >= 0 && isfinite(flops_per_s)) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "a peak of %g FLOP/s: 0, for the cluster's, or more would be right",
+                   flops_per_s);
+}
+
 dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
     const dh_resolve_options how = {.quiet = true};
     dh_resolved *resolved;
     dh_checked checked;
@@ -30,6 +43,9 @@ dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str
 dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const dh_describe_plan_options *options,
                            dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_plan_options, options);
     const dh_resolve_options how = {.cluster = options->cluster, .quiet = true};
     const dh_train_simulation plain = {0};
     dh_resolved *resolved;
@@ -50,6 +66,9 @@ dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job, const dh_describe_pla
 dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job, const dh_describe_plan_options *options,
                             dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_plan_options, options);
     const dh_resolve_options how = {.cluster = options->cluster, .quiet = true};
     dh_resolved *resolved;
     json_t *document;
@@ -66,6 +85,10 @@ dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job, const dh_describe_pl
 dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                const dh_describe_simulate_options *options, dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_simulate_options, options);
+    DH_TRY(check_peak(ctx, options->peak_flops_per_s));
     const dh_simulated_how how = {.cluster = options->cluster,
                                   .peak_flops_per_s = options->peak_flops_per_s,
                                   .simulation = {.sim = {.placed = options->dir != NULL}}};
@@ -82,6 +105,12 @@ dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *const *ov
                             size_t n_overrides, const dh_describe_table_options *options,
                             dh_str *json)
 {
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, json);
+    DH_NEEDS_LIST(ctx, overrides, n_overrides);
+    DH_OR_DEFAULTS(dh_describe_table_options, options);
+    DH_NEEDS_LIST(ctx, options->settings, options->n_settings);
+    DH_TRY(check_peak(ctx, options->peak_flops_per_s));
     const dh_simulated_how how = {.cluster = options->cluster,
                                   .peak_flops_per_s = options->peak_flops_per_s};
     dh_grid grid;
@@ -96,6 +125,9 @@ dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *const *ov
 dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                            dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_tune_options, options);
     dh_tune *tune;
     DH_TRY(dh_tune_search(ctx, job, options, &tune));
     const dh_tuned tuned = dh_tuned_of(job, options, tune);
@@ -107,6 +139,9 @@ dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options
 dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_files,
                                 const dh_describe_calibrate_options *options, dh_str *json)
 {
+    DH_NEEDS(ctx, json);
+    DH_NEEDS_LIST(ctx, files, n_files);
+    DH_OR_DEFAULTS(dh_describe_calibrate_options, options);
     dh_calibrated calibrated;
     dh_status st = dh_calibrated_make(ctx, files, n_files, options, &calibrated);
     if (st == DH_OK) st = dh_json_append(ctx, dh_calibrated_json(&calibrated, options), json);
@@ -117,5 +152,8 @@ dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_
 dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
                             dh_str *json)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, result);
+    DH_NEEDS(ctx, json);
     return dh_json_append(ctx, dh_trained_json(job, result), json);
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/needs.h"
 #include "data/chat.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -85,6 +86,8 @@ static dh_status open_fitting(dh_ctx *ctx, const dh_job *job, bool fresh, dh_tok
 
 dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, tokenizer);
     return open_fitting(ctx, job, false, tokenizer);
 }
 

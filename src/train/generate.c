@@ -1,5 +1,6 @@
 /* Generation: read the prompt, then draw a token, show it, feed it back. */
 #include "dhelix/generate.h"
+#include "base/needs.h"
 #include "data/chat.h"
 #include "train/session.h"
 
@@ -206,14 +207,26 @@ static dh_status generate(dh_ctx *ctx, const dh_trained *trained, const dh_gener
     return st;
 }
 
+enum { MOST_TOKENS = 1000000000 };
+
 dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
                       dh_generate_result *result)
 {
+    DH_NEEDS(ctx, trained);
+    DH_NEEDS(ctx, spec);
+    DH_NEEDS(ctx, spec->sampler);
+    DH_NEEDS(ctx, spec->emit);
+    DH_NEEDS_LIST(ctx, spec->prompt, spec->n_prompt);
     if (!trained->tokenizer)
         return dh_fail(ctx, DH_EINVAL,
                        "generating text needs a tokenizer: none was found beside "
                        "the weights, and none was given");
+    if (spec->max_tokens < 0 || spec->max_tokens > MOST_TOKENS)
+        return dh_fail(ctx, DH_EINVAL, "a text of %lld tokens: 0 to %d would be right",
+                       (long long)spec->max_tokens, MOST_TOKENS);
     dh_ids ids = {0};
+    dh_generate_result unasked;
+    if (!result) result = &unasked;
     *result = (dh_generate_result){0};
     dh_status st = generate(ctx, trained, spec, &ids, result);
     dh_vec_fini(&ids);

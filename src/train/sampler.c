@@ -1,6 +1,7 @@
 /* Token sampling: greedy, temperature, top-k, top-p. */
 #include "dhelix/sampler.h"
 #include "base/base.h"
+#include "base/needs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, double temperature,
                           int64_t top_k, double top_p, uint64_t seed)
 {
+    DH_NEEDS(ctx, sampler);
     if (!(temperature >= 0) || !isfinite(temperature))
         return dh_fail(ctx, DH_EINVAL, "temperature is %g; it must be 0 (greedy) or more",
                        temperature);
@@ -15,6 +17,9 @@ dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, doubl
     if (top_k < 0)
         return dh_fail(ctx, DH_EINVAL, "top-k is %lld; it must be 0 (off) or more",
                        (long long)top_k);
+    if (vocab < 1 || vocab > INT32_MAX)
+        return dh_fail(ctx, DH_EINVAL, "a vocabulary of %lld tokens: 1 to %d would be right",
+                       (long long)vocab, INT32_MAX);
     *sampler = (dh_sampler){.temperature = temperature,
                             .top_k = top_k,
                             .top_p = top_p,
@@ -26,6 +31,7 @@ dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, doubl
 
 void dh_sampler_fini(dh_sampler *sampler)
 {
+    if (!sampler) return;
     free(sampler->scratch);
     sampler->scratch = NULL;
 }
@@ -129,6 +135,9 @@ static int32_t choose(dh_sampler *s)
 
 dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits, int32_t *id)
 {
+    DH_NEEDS(ctx, sampler);
+    DH_NEEDS(ctx, logits);
+    DH_NEEDS(ctx, id);
     DH_TRY(check_finite(ctx, logits, sampler->vocab));
     const bool random = sampler->temperature != 0 && probabilities(sampler, logits);
     *id = random ? choose(sampler) : greedy(logits, sampler->vocab);

@@ -1,5 +1,6 @@
 /* A job's training step, simulated. */
 #include "dhelix/simulate.h"
+#include "base/needs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,9 @@ static dh_simulate_result result_of(const dh_sim *sim)
 dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,
                           dh_simulate_result *result)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, result);
+    DH_OR_DEFAULTS(dh_simulate_options, options);
     const dh_resolve_options how = {.cluster = options->cluster, .quiet = options->quiet};
     const dh_train_simulation plain = {0};
     dh_resolved *resolved;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/needs.h"
 #include "train/elastic.h"
 #include "train/launch.h"
 #include "train/link_sms.h"
@@ -282,9 +283,13 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
 dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
                    dh_train_result *result)
 {
+    DH_NEEDS(ctx, job);
+    DH_OR_DEFAULTS(dh_train_options, options);
     ending end;
     dh_job now;
+    dh_train_result unasked;
     dh_train_options how = *options;
+    if (!result) result = &unasked;
     DH_TRY(check_system(ctx, job));
     dh_status st = train_over(ctx, job, &how, 0, NULL, result, &end);
     for (int n_before = 1; end.goes_on; n_before++) {

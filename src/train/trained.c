@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/needs.h"
 #include "data/chat.h"
 #include "train/session.h"
 #include "train/trained.h"
@@ -232,6 +233,9 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
 
 dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *trained)
 {
+    DH_NEEDS(ctx, spec);
+    DH_NEEDS(ctx, spec->path);
+    DH_NEEDS(ctx, trained);
     dh_found found;
     DH_TRY(dh_found_open(ctx, spec->path, spec->base, &found));
     dh_trained t = {0};
@@ -251,6 +255,7 @@ dh_status dh_trained_open(dh_ctx *ctx, const dh_trained_spec *spec, dh_trained *
 
 void dh_trained_close(dh_trained *trained)
 {
+    if (!trained) return;
     dh_session_destroy(trained->session);
     dh_tokenizer_destroy(trained->tokenizer);
     *trained = (dh_trained){0};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/needs.h"
 #include "dhelix/tune.h"
 
 static const char *const reset[] = {
@@ -53,6 +54,10 @@ static const char *room_for_experts(const char *const *overrides, size_t n, char
 dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                        size_t n_overrides, dh_job **job, unsigned *fixed)
 {
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, fixed);
+    DH_NEEDS_LIST(ctx, overrides, n_overrides);
     const size_t n_reset = DH_COUNTOF(reset);
     char dp[64];
     const char *experts = room_for_experts(overrides, n_overrides, dp, sizeof dp);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/needs.h"
 #include "train/progress.h"
 #include "train/recipe.h"
 #include "tune/lengths.h"
@@ -336,13 +337,34 @@ static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tun
     return DH_OK;
 }
 
+/* Numbers that a search cannot be made with, or not in any time. */
+static dh_status check_options(dh_ctx *ctx, const dh_tune_options *o)
+{
+    enum { MOST_DEVICES = 1 << 24, MOST_ROWS = 1000000, MOST_THREADS = 4096 };
+    if (o->devices < 1 || o->devices > MOST_DEVICES)
+        return dh_fail(ctx, DH_EINVAL, "devices=%lld: 1 to %d would be right",
+                       (long long)o->devices, MOST_DEVICES);
+    if (!(o->memory_bytes >= 0 && isfinite(o->memory_bytes)))
+        return dh_fail(ctx, DH_EINVAL,
+                       "memory of %g bytes: 0, for the cluster's, or more would be right",
+                       o->memory_bytes);
+    if (o->n_rows > MOST_ROWS || o->n_simulated > MOST_ROWS)
+        return dh_fail(ctx, DH_EINVAL, "%zu rows, %zu of them simulated: up to %d would be right",
+                       o->n_rows, o->n_simulated, MOST_ROWS);
+    if (o->n_threads < 0 || o->n_threads > MOST_THREADS)
+        return dh_fail(ctx, DH_EINVAL, "%lld threads: 0, for one a core, to %d would be right",
+                       (long long)o->n_threads, MOST_THREADS);
+    if (!(o->within == 0 || o->within >= 1))
+        return dh_fail(ctx, DH_EINVAL, "within=%g: 0, or at least 1 times the best step",
+                       o->within);
+    return DH_OK;
+}
+
 static dh_status prepare(search *s, dh_job *job)
 {
     dh_ctx *ctx = s->ctx;
     const dh_tune_options *o = s->options;
-    if (!(o->within == 0 || o->within >= 1))
-        return dh_fail(ctx, DH_EINVAL, "within=%g: 0, or at least 1 times the best step",
-                       o->within);
+    DH_TRY(check_options(ctx, o));
     s->t.options = o;
     s->t.own_sequence = job->sequence_parallel;
     s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
@@ -386,6 +408,9 @@ static dh_status run(search *s)
 dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                          dh_tune **tune)
 {
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, tune);
+    DH_OR_DEFAULTS(dh_tune_options, options);
     dh_job own = *job;
     dh_tune_options given = *options;
     if (given.devices == 0) given.devices = job->ranks;

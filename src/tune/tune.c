@@ -1,5 +1,6 @@
 /* Names and values of what is searched over. */
 #include "dhelix/tune.h"
+#include "base/needs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,8 @@ void tune_share_out(const dh_tune_config *config, dh_job *job)
 
 dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
 {
+    DH_NEEDS(ctx, config);
+    DH_NEEDS(ctx, job);
     size_t n;
     const int64_t *at = config->at;
     job->tp = at[DH_TUNE_TP];

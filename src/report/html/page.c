@@ -4,6 +4,7 @@
  * only, where \u003c is the same character: so nothing in a name can end the element. */
 #include "report/html/page.h"
 #include "base/json_text.h"
+#include "base/needs.h"
 
 #include <string.h>
 
@@ -84,6 +85,8 @@ static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int6
 dh_status dh_html_page(dh_ctx *ctx, const char *const *runs, size_t n,
                        const dh_report_options *options, dh_str *page)
 {
+    DH_NEEDS(ctx, path);
+    DH_NEEDS_LIST(ctx, runs, n);
     const int64_t asked = options ? options->max_ranks : 0;
     if (n < 1 || n > DH_REPORT_MAX_RUNS || asked < 0)
         return dh_fail(ctx, DH_EINVAL,
