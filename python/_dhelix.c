@@ -70,7 +70,7 @@ static PyObject *load(PyObject *module, PyObject *args)
     call c = {.work = load_work, .args = &a};
     if (!PyArg_ParseTuple(args, "sO", &a.path, &list)) return NULL;
     if (!take_texts(list, &a.overrides)) return NULL;
-    PyObject *done = run(&c);
+    PyObject *done = run(module, &c);
     PyObject *capsule = done ? PyCapsule_New(a.job, job_name, destroy_job) : NULL;
     if (!capsule) dh_job_destroy(a.job); /* also of a call that was interrupted behind it */
     Py_XDECREF(done);
@@ -92,7 +92,7 @@ static PyObject *print(PyObject *module, PyObject *args)
     dh_job *job;
     if (!PyArg_ParseTuple(args, "O&", to_job, &job)) return NULL;
     call c = {.work = print_work, .args = job};
-    return run(&c);
+    return run(module, &c);
 }
 
 /* ---- planning ------------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static PyObject *check(PyObject *module, PyObject *args)
     check_args a;
     call c = {.work = check_work, .args = &a};
     if (!PyArg_ParseTuple(args, "O&L", to_job, &a.job, &a.rank)) return NULL;
-    return run(&c);
+    return run(module, &c);
 }
 
 typedef struct plan_args {
@@ -141,7 +141,7 @@ static PyObject *plan(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O&zzp", to_job, &a.job, &a.cluster, &a.how.policy, &explain))
         return NULL;
     a.how.explain = explain != 0;
-    return run(&c);
+    return run(module, &c);
 }
 
 static dh_status order_work(dh_ctx *ctx, call *c)
@@ -160,7 +160,7 @@ static PyObject *order(PyObject *module, PyObject *args)
     plan_args a = {.job = NULL};
     call c = {.work = order_work, .args = &a};
     if (!PyArg_ParseTuple(args, "O&zz", to_job, &a.job, &a.cluster, &a.how.policy)) return NULL;
-    return run(&c);
+    return run(module, &c);
 }
 
 typedef struct simulate_args {
@@ -187,7 +187,7 @@ static PyObject *simulate(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O&zzzzd", to_job, &a.job, &a.cluster, &a.how.strategies,
                           &a.how.schedules, &a.how.dir, &a.how.peak_flops_per_s))
         return NULL;
-    return run(&c);
+    return run(module, &c);
 }
 
 typedef struct table_args {
@@ -220,7 +220,7 @@ static PyObject *table(PyObject *module, PyObject *args)
         return NULL;
     if (!take_texts(overrides, &a.overrides)) return NULL;
     if (take_texts(settings, &a.settings)) {
-        text = run(&c);
+        text = run(module, &c);
         drop_texts(&a.settings);
     }
     drop_texts(&a.overrides);
@@ -247,7 +247,7 @@ static PyObject *calibrate(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OszL", &list, &a.how.like, &a.how.out, &devices)) return NULL;
     a.how.devices = devices;
     if (!take_texts(list, &a.files)) return NULL;
-    PyObject *text = run(&c);
+    PyObject *text = run(module, &c);
     drop_texts(&a.files);
     return text;
 }
@@ -289,7 +289,7 @@ static PyObject *tune(PyObject *module, PyObject *args)
     a.how.n_rows = (size_t)n_rows;
     a.how.n_simulated = (size_t)n_simulated;
     if (!take_texts(list, &a.overrides)) return NULL;
-    PyObject *text = run(&c);
+    PyObject *text = run(module, &c);
     drop_texts(&a.overrides);
     return text;
 }
@@ -336,7 +336,7 @@ static PyObject *train(PyObject *module, PyObject *args)
                                .stop = &c.stop,
                                .on_step = a.on_step == Py_None ? NULL : tell_step,
                                .self = &c};
-    return run(&c);
+    return run(module, &c);
 }
 
 typedef struct sample_args {
@@ -388,7 +388,7 @@ static PyObject *sample(PyObject *module, PyObject *args)
     a.how.max_tokens = a.tokens;
     a.how.stop = &c.stop;
     a.how.self = &c.out;
-    return run(&c);
+    return run(module, &c);
 }
 
 /* ---- the module ----------------------------------------------------------------------------- */
@@ -426,13 +426,14 @@ static PyMethodDef methods[] = {
     {"train", train, METH_VARARGS, "train(job, progress, fresh, on_step) -> JSON"},
     {"sample", sample, METH_VARARGS,
      "sample(path, prompt, tokens, temperature, top_k, top_p, seed) -> text"},
+    {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"version", version, METH_NOARGS, "version() -> text"},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_dhelix",
                                         .m_doc = "The C library; use the package dhelix.",
-                                        .m_size = 0, .m_methods = methods};
+                                        .m_size = sizeof(calls), .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__dhelix(void); /* of no header: the interpreter looks it up by name */
 

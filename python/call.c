@@ -6,6 +6,57 @@
 
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+/* ---- calls under way ------------------------------------------------------------------------ */
+
+/* An interpreter that ends unloads what the library's threads still use, and ends Python's daemon
+ * threads wherever they wait for its lock. So its atexit hook asks all calls to stop and waits for
+ * them; later calls are refused. The interpreter's lock guards the module's state. */
+
+static calls *calls_of(PyObject *module)
+{
+    calls *all = PyModule_GetState(module);
+    if (all && all->process != getpid()) *all = (calls){.process = getpid()}; /* after a fork */
+    return all;
+}
+
+/* False: an exception is set. */
+static bool begin_call(calls *all, call *c)
+{
+    if (all && !all->has_ended) {
+        c->next = all->first;
+        all->first = c;
+        return true;
+    }
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "dhelix was called while the interpreter ends");
+    return false;
+}
+
+static void end_call(calls *all, const call *c)
+{
+    call **at = &all->first;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
+}
+
+PyObject *end_calls(PyObject *module, PyObject *args)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    calls *all = calls_of(module);
+    if (!all) return NULL;
+    all->has_ended = true;
+    while (all->first) {
+        for (call *c = all->first; c; c = c->next) c->stop = 1;
+        Py_BEGIN_ALLOW_THREADS;
+        nanosleep(&pause, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- one call ------------------------------------------------------------------------------- */
 
 void set_aside(call *c)
 {
@@ -94,9 +145,9 @@ static void raise_again(call *c)
     PyErr_Restore(e->type, e->value, e->traceback);
 }
 
-PyObject *run(call *c)
+/* The work's thread has ended when this returns. */
+static void make_call(call *c)
 {
-    PyObject *text = NULL;
     pthread_t thread;
     dh_ctx_reset(&c->ctx);
     pthread_mutex_init(&c->lock, NULL);
@@ -107,6 +158,16 @@ PyObject *run(call *c)
     } else {
         c->status = dh_fail(&c->ctx, DH_ENOMEM, "cannot start a thread");
     }
+    pthread_cond_destroy(&c->ended);
+    pthread_mutex_destroy(&c->lock);
+}
+
+PyObject *run(PyObject *module, call *c)
+{
+    PyObject *text = NULL;
+    calls *all = calls_of(module);
+    if (!begin_call(all, c)) return NULL;
+    make_call(c);
     if (c->raised.type)
         raise_again(c);
     else if (c->status != DH_OK)
@@ -114,8 +175,7 @@ PyObject *run(call *c)
     else
         text =
             PyUnicode_DecodeUTF8(c->out.text ? c->out.text : "", (Py_ssize_t)c->out.len, "replace");
+    end_call(all, c);
     dh_str_fini(&c->out);
-    pthread_cond_destroy(&c->ended);
-    pthread_mutex_destroy(&c->lock);
     return text;
 }

@@ -29,10 +29,20 @@ typedef struct call {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     bool has_ended;
+    struct call *next; /* of those under way */
 } call;
 
+/* The state of the module, which each interpreter has its own of. */
+typedef struct calls {
+    call *first;    /* under way */
+    bool has_ended; /* no more calls: the interpreter ends */
+    pid_t process;  /* whose calls these are: the child of a fork has none of its parent's */
+} calls;
+
 /* Make the call; what it appended to out, as str. NULL: an exception is set. */
-PyObject *run(call *c);
+PyObject *run(PyObject *module, call *c);
+/* Of the module, for atexit: asks all calls to stop, waits for them and refuses others. */
+PyObject *end_calls(PyObject *module, PyObject *args);
 /* The exception that Python has now ends the call: the work is asked to stop, and run raises it.
  * Only the first is kept. */
 void set_aside(call *c);

@@ -6,9 +6,13 @@
 
 Results are dicts with the keys of the command line's ``--json``. What the library refuses or fails at
 is an :class:`Error`. Other threads of Python run while the library works. Ctrl-C ends training after
-its step with a checkpoint, a search at once, and is then raised as ``KeyboardInterrupt``.
+its step with a checkpoint, a search at once, and is then raised as ``KeyboardInterrupt``. The end of
+the interpreter does the same to what daemon threads still run, and waits for it.
 """
 
+import atexit as _atexit
+
+from ._dhelix import end_calls as _end_calls
 from ._dhelix import version as _version
 from .errors import (
     CommunicationFailed,
@@ -30,6 +34,7 @@ from .runs import metrics, sample
 
 __version__: str = _version()
 
+_atexit.register(_end_calls)  # daemon threads that train end with a checkpoint
 
 __all__ = [
     "CommunicationFailed",
