@@ -85,7 +85,6 @@ static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int6
 dh_status dh_html_page(dh_ctx *ctx, const char *const *runs, size_t n,
                        const dh_report_options *options, dh_str *page)
 {
-    DH_NEEDS(ctx, path);
     DH_NEEDS_LIST(ctx, runs, n);
     const int64_t asked = options ? options->max_ranks : 0;
     if (n < 1 || n > DH_REPORT_MAX_RUNS || asked < 0)
@@ -106,6 +105,7 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                           const dh_report_options *options, const char *path)
 {
     dh_str page = DH_STR_INIT;
+    DH_NEEDS(ctx, path);
     dh_status st = dh_html_page(ctx, runs, n, options, &page);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&page);
