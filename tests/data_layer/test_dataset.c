@@ -699,6 +699,117 @@ static void faults_of_files_and_specs(void **state)
     assert_fails(&ctx, dh_dataset_chars(&ctx, &path, 1, NULL, &chars), DH_EINVAL, "byte offset 2");
 }
 
+/* ---- what tells streams apart --------------------------------------------------------------- */
+
+static uint64_t hash_of(const dh_dataset *ds)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    uint64_t hash;
+    assert_ok(&ctx, dh_dataset_hash(&ctx, ds, &hash));
+    return hash;
+}
+
+static uint64_t hash_of_files(const char *const *paths, size_t n)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_dataset_spec spec = {.files = paths, .n_files = n};
+    dh_dataset *ds;
+    assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+    const uint64_t hash = hash_of(ds);
+    dh_dataset_close(ds);
+    return hash;
+}
+
+/* A file that is longer than what one thread takes, mostly zeros. */
+static const char *make_long(fixture *f, const char *name, int64_t n)
+{
+    const char *path = in_dir(f, name);
+    const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, n * 2), 0);
+    close(fd);
+    return path;
+}
+
+static void put_token(const char *path, int64_t at, uint16_t token)
+{
+    const int fd = open(path, O_RDWR);
+    assert_int_equal(pwrite(fd, &token, sizeof token, at * 2), 2);
+    close(fd);
+}
+
+static void every_token_is_hashed(void **state)
+{
+    enum { GROUP = 1 << 24, N = GROUP + 100000, FIRST = 5000000 };
+    fixture *f = *state;
+    char path[320], a[320], b[320];
+    snprintf(path, sizeof path, "%s", make_long(f, "long.u16", N));
+    const char *whole = path;
+    const uint64_t zeros = hash_of_files(&whole, 1);
+    /* The stretches of a sample left these out. */
+    const int64_t places[] = {0, 16384, 16390, 1000003, 9999999, GROUP - 1, GROUP, N - 1};
+    for (size_t i = 0; i < (test_is_thin() ? 4 : DH_COUNTOF(places)); i++) {
+        const size_t k = test_is_thin() ? 2 * i + 1 : i;
+        put_token(path, places[k], 7);
+        assert_true(hash_of_files(&whole, 1) != zeros);
+        put_token(path, places[k], 0);
+    }
+    assert_true(hash_of_files(&whole, 1) == zeros);
+    /* In which files they lie does not matter. */
+    snprintf(a, sizeof a, "%s", make_long(f, "a.u16", FIRST));
+    snprintf(b, sizeof b, "%s", make_long(f, "b.u16", N - FIRST));
+    const char *both[] = {a, b};
+    put_token(path, FIRST, 9);
+    put_token(b, 0, 9);
+    assert_true(hash_of_files(&whole, 1) == hash_of_files(both, 2));
+}
+
+/* Checkpoints have it: what it was must not change. */
+static void hashes_stay(void **state)
+{
+    static const char lines[] = "To be, or not to be, that is the question:\n";
+    fixture *f = *state;
+    char *text = malloc(43 * 1000 + 1);
+    for (int i = 0; i < 1000; i++) memcpy(text + 43 * i, lines, 43);
+    dh_dataset *ds = must_open(write_file(f, "t.txt", text, 43 * 1000),
+                               (dh_dataset_spec){.tokenizer = f->bytes});
+    const uint64_t hash = hash_of(ds);
+    if (hash != UINT64_C(0x0fe851fa36377b03)) fail_msg("%016llx", (unsigned long long)hash);
+    assert_true(dh_dataset_sample_hash(ds) == 0);
+    dh_dataset_close(ds);
+    free(text);
+}
+
+/* ---- files that change while they are open -------------------------------------------------- */
+
+static void files_that_change(void **state)
+{
+    enum { N = 100000 };
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT, cut = DH_CTX_INIT, other = DH_CTX_INIT, replaced = DH_CTX_INIT;
+    char path[320];
+    int32_t ids[16];
+    uint64_t hash;
+    snprintf(path, sizeof path, "%s", make_long(f, "tokens.u16", N));
+    dh_dataset *ds = must_open(path, (dh_dataset_spec){0});
+    assert_ok(&ctx, dh_dataset_read(&ctx, ds, N - 16, 16, ids));
+    assert_ok(&ctx, dh_dataset_check_same(&ctx, ds));
+    /* Another file of the same name is not the one that is read. */
+    write_file(f, "tokens.u16", "other", 5);
+    assert_ok(&ctx, dh_dataset_check_same(&ctx, ds));
+    assert_ok(&replaced, dh_dataset_read(&replaced, ds, N - 16, 16, ids));
+    dh_dataset_close(ds);
+    ds = must_open(make_long(f, "tokens.u16", N), (dh_dataset_spec){0});
+    put_token(path, 5, 1);
+    assert_fails(&other, dh_dataset_hash(&other, ds, &hash), DH_EIO, "another program wrote to");
+    assert_int_equal(truncate(path, N), 0);
+    /* The kernel would answer these with SIGBUS. */
+    assert_fails(&cut, dh_dataset_read(&cut, ds, N - 16, 16, ids), DH_EIO, "was cut short");
+    dh_ctx_reset(&cut);
+    assert_fails(&cut, dh_dataset_hash(&cut, ds, &hash), DH_EIO, "was cut short");
+    dh_dataset_close(ds);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -726,6 +837,9 @@ int main(void)
         TEST(plain_token_files),
         TEST(bare_token_files),
         TEST(faults_of_files_and_specs),
+        TEST(every_token_is_hashed),
+        TEST(hashes_stay),
+        TEST(files_that_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
