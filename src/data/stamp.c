@@ -57,9 +57,7 @@ dh_status dh_stamp_check_same(dh_ctx *ctx, const char *path, const dh_stamp *sta
     if (!take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
         is_same(&now, stamp))
         return DH_OK;
-    return dh_fail(ctx, DH_EIO,
-                   "another program wrote to %s while it was read: begin again when it is done",
-                   path);
+    return dh_fail(ctx, DH_EIO, "another program wrote to %s while it was read", path);
 }
 
 dh_status dh_fd_map(dh_ctx *ctx, int fd, size_t n_bytes, const char *path, dh_map *map)

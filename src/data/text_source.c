@@ -304,6 +304,7 @@ static dh_status drain(dh_ctx *ctx, void *arg, dh_ids *ids, size_t done_bytes)
 {
     const encode_job *job = arg;
     DH_TRY(heed_stop(ctx, job));
+    DH_TRY(dh_text_file_check(ctx, job->source->path, &job->source->file));
     DH_TRY(job->writer ? dh_token_writer_add(ctx, job->writer, ids->at, ids->n)
                        : hold(ctx, job, ids));
     ids->n = 0;
@@ -363,7 +364,6 @@ static dh_status encode_source(dh_ctx *ctx, const dh_dataset_spec *spec, const t
     dh_status st = each_text(ctx, s, encode_one, &job);
     job.at = s->begin;
     if (st == DH_OK) st = drain(ctx, &job, &ids, s->end - s->begin);
-    if (st == DH_OK) st = dh_text_file_check(ctx, s->path, &s->file);
     dh_encoder_destroy(job.enc);
     dh_vec_fini(&ids);
     return st;
@@ -461,9 +461,7 @@ static dh_status check_text(dh_ctx *ctx, const text_source *s, const cache_heade
     uint64_t hash[2];
     dh_text_file_hash(&s->file, hash);
     if (memcmp(hash, h->text_hash, sizeof hash) == 0) return DH_OK;
-    return dh_fail(ctx, DH_EIO,
-                   "another program wrote to %s while it was read: begin again when it is done",
-                   s->path);
+    return dh_fail(ctx, DH_EIO, "another program wrote to %s while it was read", s->path);
 }
 
 /* Maps what was written, whatever takes its name next. */

@@ -266,9 +266,7 @@ static dh_status check_source(const unpacking *u, const struct stat *was, const 
              : is.st_size == was->st_size && is.st_mtim.tv_sec == was->st_mtim.tv_sec &&
                    is.st_mtim.tv_nsec == was->st_mtim.tv_nsec)
         return DH_OK;
-    return dh_fail(u->ctx, DH_EIO,
-                   "another program wrote to %s while it was read: begin again when it is done",
-                   u->path);
+    return dh_fail(u->ctx, DH_EIO, "another program wrote to %s while it was read", u->path);
 }
 
 /* Into the file u->to; of a source that has changed meanwhile the error says so, whatever was found

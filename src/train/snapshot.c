@@ -104,8 +104,18 @@ static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
     return dh_spikes_print(ctx, &run->spikes, run->job->spike_window, &save->spikes);
 }
 
+/* A checkpoint names the data that the run began with. */
+static void warn_of_data(const dh_run *run)
+{
+    dh_ctx changed = DH_CTX_INIT;
+    if (dh_dataset_check_same(&changed, run->train_data) != DH_OK)
+        dh_log(DH_LOG_WARN, "%s; with another content the run cannot be continued",
+               changed.message);
+}
+
 static dh_status begin(dh_ctx *ctx, dh_run *run, dh_save *save)
 {
+    warn_of_data(run);
     DH_TRY(dh_run_keep_folder(ctx, run));
     DH_TRY(describe(ctx, run, save));
     DH_TRY(dh_ckpt_begin(ctx, run->job->out_dir, run->step, &save->ckpt));

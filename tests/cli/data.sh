@@ -40,6 +40,36 @@ fails 1 'weights are 1 or more' \
 readarray -t none < <(set_data "$tmp/*.none")
 fails 1 'no file matches' "$dhelix" train "$tmp/job.yaml" --set out="$tmp/none" "${none[@]}"
 
+# Long data are compared whole: one token of 17 million is enough.
+truncate -s 34000000 "$tmp/long.u16"
+readarray -t long < <(set_data "$tmp/long.u16")
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/long" --set train.steps=1 "${long[@]}"
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/long" --set train.steps=2 "${long[@]}"
+printf 'a' | dd of="$tmp/long.u16" bs=1 seek=33000 conv=notrunc 2>/dev/null
+fails 1 'was written with data.train 17000000 tokens, hash' \
+    "$dhelix" train "$tmp/job.yaml" --set out="$tmp/long" --set train.steps=3 "${long[@]}"
+
+# Through data.cache, a file of equal length and time that holds another text is another file.
+printf 'a%.0s' {1..4000} >"$tmp/layer.txt"
+touch -d @1000000000 "$tmp/layer.txt"
+readarray -t layer < <(set_data "$tmp/layer.txt")
+layer+=(--set data.cache="$tmp/cache" --set train.steps=1)
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/first" "${layer[@]}"
+tr a b <"$tmp/layer.txt" >"$tmp/other.txt" && mv "$tmp/other.txt" "$tmp/layer.txt"
+touch -d @1000000000 "$tmp/layer.txt"
+ok "$dhelix" train "$tmp/job.yaml" --set out="$tmp/second" "${layer[@]}"
+check 'another text is learnt' sh -c "! cmp -s '$(weights "$tmp/first" 000001)' '$(weights "$tmp/second" 000001)'"
+
+# A token file that is cut short while it is read: an error that names it, and no signal.
+truncate -s 4000000 "$tmp/cut.u16"
+readarray -t cut < <(set_data "$tmp/cut.u16")
+"$dhelix" train "$tmp/job.yaml" --set out="$tmp/cut" --set train.steps=100000000 "${cut[@]}" >"$tmp/out" 2>"$tmp/err" </dev/null &
+for _ in {1..600}; do [ ! -s "$tmp/cut/metrics.jsonl" ] || break; sleep 0.1; done
+truncate -s 100 "$tmp/cut.u16"
+wait $!
+check 'a token file cut short ends the run' test $? -eq 1
+check 'and it is named' grep -q 'cut.u16 was cut short by another program while it was' "$tmp/err"
+
 # A refused resume names the setting.
 fails 1 'was written with model.max_seq 32, this job has 64' \
     "$dhelix" train "$tmp/job.yaml" --set out="$tmp/files" --set train.steps=6 "${files[@]}" --set model.max_seq=64

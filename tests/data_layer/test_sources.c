@@ -2,6 +2,7 @@
 #include "dh_test.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -372,6 +373,35 @@ static void bombs_are_refused(void **state)
     free(z.at);
 }
 
+static size_t data_bytes(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "VmData: %zu", &kib) != 1) {}
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+/* Without data.cache: 4 bytes a token, asked for before they are there. */
+static void texts_in_memory_have_a_limit(void **state)
+{
+    enum { N = 20000000 };
+    fixture *f = *state;
+    struct rlimit was, less;
+    if (TEST_SANITIZED) skip(); /* what a sanitizer maps counts too */
+    char *text = long_text(N), path[320];
+    snprintf(path, sizeof path, "%s", put(f, "long.txt", text, N));
+    assert_text(f, path, text, N);
+    assert_int_equal(getrlimit(RLIMIT_DATA, &was), 0);
+    less = was;
+    less.rlim_cur = data_bytes() + 60000000;
+    assert_int_equal(setrlimit(RLIMIT_DATA, &less), 0);
+    assert_refused(f, path, DH_ENOMEM, "tokens so far and is held in memory");
+    assert_int_equal(setrlimit(RLIMIT_DATA, &was), 0);
+    free(text);
+}
+
 /* ---- folders and patterns ------------------------------------------------------------------- */
 
 static void folders_and_patterns(void **state)
@@ -521,6 +551,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(content_tells_files_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(after_the_last_member, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bombs_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(texts_in_memory_have_a_limit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(folders_and_patterns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sources_keep_their_order, set_up, tear_down),
