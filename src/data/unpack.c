@@ -126,7 +126,7 @@ static dh_status damaged(const unpacking *u, const char *format, size_t at, cons
                    what);
 }
 
-/* Behind a member: zeros are passed over. *more: another member may begin. */
+/* After a member: zeros are passed over. *more: another member may begin. */
 static dh_status next_member(unpacking *u, z_stream *z, bool *more)
 {
     enum { FIRST_OF_MEMBER = 0x1f };

@@ -22,8 +22,8 @@ typedef struct dh_text_file {
  */
 size_t dh_unpacked_name(const char *path);
 /* A file that is compressed by gzip or zstd (by its first bytes) is unpacked: several members or
- * frames one after another are one text; zeros behind gzip's members do not count, and what else
- * is no member there is left out with a warning, as gzip does; behind zstd's frames it is refused,
+ * frames one after another are one text; zeros after gzip's members do not count, and what else
+ * is no member there is left out with a warning, as gzip does; after zstd's frames it is refused,
  * as zstd does. The text goes to an unnamed file in $TMPDIR, else in /tmp, that is gone when the
  * map is closed. Other files are mapped.
  * keep_dir: a folder, created where it is missing, that keeps the text, so that the next time it is
