@@ -199,6 +199,9 @@ made() { (cd "$disk" && find . -path './made*' -type f | sort | xargs -r cksum);
 result=made
 words=("$dhelix" tokenize --tokenizer bytes "$tmp/text" -o "$disk/made")
 each_call tokenize
+gzip -c "$tmp/text" >"$tmp/packed.gz"
+words=("$dhelix" tokenize --tokenizer bytes "$tmp/packed.gz" -o "$disk/made")
+each_call unpack
 words=("$dhelix" tokenize --train-bpe 300 "$tmp/text" -o "$disk/made")
 each_call train_bpe
 ok "$dhelix" tokenize --train-bpe 300 "$tmp/text" -o "$tmp/bpe"
