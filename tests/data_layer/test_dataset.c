@@ -762,6 +762,12 @@ static void every_token_is_hashed(void **state)
     put_token(path, FIRST, 9);
     put_token(b, 0, 9);
     assert_true(hash_of_files(&whole, 1) == hash_of_files(both, 2));
+    /* Checkpoints of old have a sample's. */
+    put_token(path, 3, 5);
+    put_token(path, N - 1, 8);
+    dh_dataset *ds = must_open(path, (dh_dataset_spec){0});
+    assert_true(dh_dataset_sample_hash(ds) == UINT64_C(0xfa61ef4219630749));
+    dh_dataset_close(ds);
 }
 
 /* Checkpoints have it: what it was must not change. */
