@@ -28,7 +28,7 @@ ok "${train[@]}" --set out="$tmp/whole"
 
 # ---- what cannot be read is no reason to start over ----------------------------------------
 unchanged() { # run folder, as it was kept in
-    check "nothing in $1 changed" diff -r "$1" "$2"
+    check "nothing in $1 changed" diff -r --no-dereference "$1" "$2"
 }
 
 refused() { # run folder, part of the message
@@ -118,14 +118,10 @@ weights=$(printf '10,%.0s' {1..40}) files=$(printf '%s,' "$tmp"/part{1..41})
 for i in {1..41}; do head -c 1000 examples/data/tinyshakespeare.txt >"$tmp/part$i"; done
 mix=("${train[@]}" --set out="$tmp/mix" --set data.val_fraction=0 --set eval.every=0 --set "data.train=[${files%,}]")
 ok "${mix[@]}" --set train.steps=2 --set "data.weights=[${weights}7]"
-fails 1 'was written with data.weights 10,10,' "${mix[@]}" --set train.steps=3 --set "data.weights=[${weights}8]"
+fails 1 'was written with data.weights "10,10,' "${mix[@]}" --set train.steps=3 --set "data.weights=[${weights}8]"
 ok "${mix[@]}" --set train.steps=3 --set "data.weights=[${weights}7]"
 
 # Other roundings are told.
-cp -r "$tmp/whole" "$tmp/threads"
-sed -i 's/"threads": [0-9]*/"threads": 77/' "$tmp/threads/checkpoints/step-000040/state.json"
-"$dhelix" verify "$tmp/threads" >"$tmp/out" 2>"$tmp/err" # and the checksums know it
-check 'as damage' grep -q 'state.json has XXH3-128' "$tmp/out"
 ok "${train[@]}" --set out="$tmp/one" --set train.steps=2 --set train.threads=1
 ok "${train[@]}" --set out="$tmp/one" --set train.steps=3 --set train.threads=2
 check 'both are named' grep -q 'made with 1 threads a rank, this run has 2: .*train.threads=1 keeps them' "$tmp/err"
@@ -137,9 +133,9 @@ fails 1 'data.train' "${train[@]}" --set out="$tmp/no" --set data.train="$tmp/ca
 mkdir "$tmp/caf"$'\xe9' && cp "$tmp/job.yaml" "$tmp/caf"$'\xe9'
 fails 1 'not UTF-8' "$dhelix" train "$tmp/caf"$'\xe9/job.yaml' --quiet --set out="$tmp/no"
 fails 2 'argument 1 is not UTF-8' "$dhelix" verify "$tmp/caf"$'\xe9' --json
-here=$PWD
+here=$PWD program=$(realpath "$dhelix")
 cd "$tmp/caf"$'\xe9' || exit 1
-fails 1 'not UTF-8' "$here/${dhelix#"$here"/}" train "$tmp/job.yaml" --quiet --set out=run
+fails 1 'not UTF-8' "$program" train "$tmp/job.yaml" --quiet --set out=run
 cd "$here" || exit 1
 
 # FIFOs do not block.
