@@ -21,6 +21,21 @@ dh_session_spec dh_run_session(const dh_run *run)
     return spec;
 }
 
+/* Of processes, whose machines may have other cores: `train.threads` is each one's own. */
+static dh_status compare_threads(dh_ctx *ctx, const dh_run *run)
+{
+    const double n = run->n_threads;
+    double sums[2] = {n, n * n};
+    if (!run->saver.apart) return DH_OK;
+    DH_TRY(dh_ranks_sum(ctx, &run->ranks, sums, 2));
+    if (run->ranks.rank == 0 && sums[0] * sums[0] != sums[1] * (double)run->ranks.n)
+        dh_log(DH_LOG_WARN,
+               "ranks compute with different numbers of threads (rank 0 with %d, all together with "
+               "%.0f): train.threads makes them alike, and the run one that can be repeated",
+               run->n_threads, sums[0]);
+    return DH_OK;
+}
+
 static dh_status create_session(dh_ctx *ctx, dh_run *run)
 {
     dh_session_spec spec = dh_run_session(run);
@@ -33,6 +48,7 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_session_create(ctx, &spec, &run->session)));
+    DH_TRY(compare_threads(ctx, run));
     if (!run->saver.apart) return DH_OK;
     const dh_room own = dh_room_of_rank(&spec, run->session->slab_bytes);
     return dh_ranks_room(ctx, &run->ranks, &own); /* the slab is reserved, and not touched yet */

@@ -1,7 +1,7 @@
 # A run of three million steps: more than 1 GiB of metrics.jsonl. It is continued, drawn and verified
 # in memory that does not depend on their number.
 #   bash tests/faults/long_metrics.sh DHELIX [LINES]
-lines=${2:-3000000}
+lines=${2:-3200000}
 . tests/cli/lib.sh "$1"
 limit=1200
 tiny_job "$tmp/job.yaml"
