@@ -36,8 +36,9 @@ static char *run_of_checkpoint(const char *path)
 
 static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, char **run_dir)
 {
-    bool checkpoint =
-        dh_path_is_dir(path) && (holds(path, "checkpoints") || holds(path, "manifest.json"));
+    bool checkpoint = dh_path_is_dir(path) &&
+                      (holds(path, "checkpoints") || holds(path, "manifest.json") ||
+                       holds(path, "saved.json")); /* of a run whose checkpoints are gone */
     if (checkpoint) {
         /* With checksums, before it is believed. */
         DH_TRY(dh_ckpt_open(ctx, NULL, path, true, &found->ckpt));

@@ -240,7 +240,8 @@ dh_status dh_ckpt_open(dh_ctx *ctx, const char *run_dir, const char *where, bool
     if (!dh_path_is_dir(where))
         return dh_fail(ctx, DH_EMISSING, "there is no checkpoint or run folder %s", where);
     if (has_entry(where, CKPT_MANIFEST)) return open_folder(ctx, where, checksums, out);
-    if (has_entry(where, "checkpoints")) return dh_ckpt_find_latest(ctx, where, checksums, out);
+    if (has_entry(where, "checkpoints") || has_entry(where, CKPT_RECORD))
+        return dh_ckpt_find_latest(ctx, where, checksums, out);
     return dh_fail(ctx, DH_EFORMAT,
                    "%s has no %s (an incomplete checkpoint?) and no folder checkpoints", where,
                    CKPT_MANIFEST);

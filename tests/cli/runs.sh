@@ -70,6 +70,7 @@ cp -r "$tmp/whole" "$tmp/moved" && mv "$tmp/moved/checkpoints" "$tmp/moved/elsew
 refused "$tmp/moved" 'checkpoints holds no checkpoint, and saved.json says that the one of step 40 was written: put them back'
 fails 1 'put them back' "$dhelix" verify "$tmp/moved"
 says 'resume        refused'
+fails 1 'put them back' "$dhelix" sample "$tmp/moved" --tokens 1
 mkdir "$tmp/moved/checkpoints" # a place where nothing is mounted
 refused "$tmp/moved" 'put them back'
 rm "$tmp/moved/saved.json" # of an earlier version
