@@ -57,6 +57,13 @@ grep -q 'job.yaml' message || fail "the example said: $(cat message)"
 diff <(sed -n 's/^DH_API .*\<\(dh_[a-z0-9_]*\)(.*/\1/p' include/dhelix/*.h | sort) \
     <(nm -D --defined-only "$lib/libdhelix.so" | sed 's/.* //' | sort) >symbols ||
     fail "functions of the headers (<) and of libdhelix.so (>): $(cat symbols)"
+# Variables of the process: those that docs/library.md tells of, and the compiler's own.
+objdump -t "$lib/libdhelix.so" | awk '/\.(data|bss|tdata|tbss)\t/ && $NF !~ /^[._]/ {print $NF}' |
+    sed 's/\.[0-9]*$//; s/.*\.//' | sort -u >variables
+for variable in $(grep -vx completed variables); do
+    grep -q "\`$variable\`" "$here/../../docs/library.md" || fail "docs/library.md does not list the variable $variable"
+done
+[ "$(wc -l <variables)" -gt 10 ] || fail "libdhelix.so has no symbols to look at"
 ldd with_static | grep -q libdhelix && fail "with_static still needs libdhelix.so"
 
 page=$(find "$prefix" -name dhelix.1)
