@@ -1,6 +1,8 @@
 #include "dh_test.h"
 
 #include "base/printable.h"
+#include "base/c_locale.h"
+#include "base/mapped.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -184,6 +186,46 @@ static void writers_do_not_meet(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
+/* Another program cuts a file to its first page: what is gone is not read, and raises no signal. */
+static void cut_maps_are_not_read(void **state)
+{
+    enum { PAGE = 4096, N = 20 * PAGE };
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[] = "/tmp/dhelix-cut-XXXXXX";
+    static unsigned char bytes[N], copy[N];
+    for (int i = 0; i < N; i++) bytes[i] = (unsigned char)(i / 7);
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, bytes, N) == N);
+    dh_map cut, owned, none = {0};
+    assert_ok(&ctx, dh_map_open(&ctx, path, &cut));
+    assert_ok(&ctx, dh_map_open(&ctx, path, &owned));
+    assert_true(dh_copy_mapped(copy, cut.at, N));
+    assert_memory_equal(copy, bytes, N);
+    assert_true(dh_map_own(&owned));
+    assert_true(dh_map_own(&none));
+    assert_int_equal(ftruncate(fd, PAGE), 0);
+    assert_true(dh_copy_mapped(copy, cut.at + 100, PAGE - 100));
+    assert_memory_equal(copy, bytes + 100, PAGE - 100);
+    assert_false(dh_copy_mapped(copy, cut.at, N));
+    assert_false(dh_copy_mapped(copy, cut.at + 2 * PAGE, 1));
+    assert_memory_equal(owned.at, bytes, N);
+    assert_false(dh_map_own(&cut));
+    dh_map_close(&cut);
+    dh_map_close(&owned);
+    close(fd);
+    unlink(path);
+}
+
+static void words_have_no_locale(void **state)
+{
+    char text[] = "Time_US [AZ] @`";
+    assert_true(dh_is_same_word("TIME_us", "time_US"));
+    assert_false(dh_is_same_word("time", "time_"));
+    assert_false(dh_is_same_word("[", "{"));
+    dh_to_lower(text);
+    assert_string_equal(text, "time_us [az] @`");
+}
+
 static void numbers_are_written_as_people_do(void **state)
 {
     char text[32];
@@ -262,6 +304,8 @@ int main(void)
         cmocka_unit_test(links_are_replaced),
         cmocka_unit_test(leftovers_are_those_of_the_dead),
         cmocka_unit_test(writers_do_not_meet),
+        cmocka_unit_test(cut_maps_are_not_read),
+        cmocka_unit_test(words_have_no_locale),
         cmocka_unit_test(numbers_are_written_as_people_do),
         cmocka_unit_test(words_wrap_behind_their_indent),
         cmocka_unit_test(controls_are_shown),
