@@ -53,8 +53,9 @@ typedef struct dh_cli {
     dh_cli_list args; /* positionals */
     dh_cli_list set;  /* --set, of commands that take a job */
     bool json, quiet, help;
-    int log_level; /* dh_log_level; -1: not given */
-    bool usage;    /* the failure is one of usage: exit code 2 */
+    int log_level;       /* dh_log_level; -1: not given */
+    bool usage;          /* the failure is one of usage: exit code 2 */
+    const void *options; /* the struct that they filled */
 } dh_cli;
 
 struct dh_command {
@@ -111,7 +112,9 @@ dh_status dh_cli_misuse(dh_ctx *ctx, dh_cli *cli, const char *fmt, ...)
 /* Nothing that an option `writes` names is what the command reads: another word of it, or a file of
  * a run folder that is one.
  * errors    DH_EINVAL with both names */
-dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli, const void *args);
+dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli);
+/* Nor what its job reads. */
+dh_status dh_cli_check_job_files(dh_ctx *ctx, const dh_cli *cli, const dh_job *job);
 /* The same of one of each (NULL: none). whole: whatever lies in folder `out` is replaced */
 dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool whole);
 

@@ -294,7 +294,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
     DH_TRY(find_devices(ctx, cli, a, &devices));
     DH_TRY(load_job(ctx, cli, a, &job, &fixed));
-    dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
+    dh_status st = dh_cli_check_job_files(ctx, cli, job);
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     dh_tune_options how = {.cluster = cluster,
                            .devices = devices,
                            .memory_bytes = memory_bytes,

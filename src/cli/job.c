@@ -29,5 +29,8 @@ dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int6
     DH_TRY(dh_cli_overrides_init(ctx, cli, ranks, &overrides));
     dh_status st = dh_job_load(ctx, path, overrides.at, overrides.n, job);
     dh_cli_overrides_fini(&overrides);
+    DH_TRY(st);
+    st = dh_cli_check_job_files(ctx, cli, *job);
+    if (st != DH_OK) dh_job_destroy(*job);
     return st;
 }

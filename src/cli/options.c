@@ -240,7 +240,8 @@ dh_status dh_cli_parse(dh_ctx *ctx, dh_cli *cli, int argc, char **argv, void *ar
         if (cli->help) return DH_OK; /* whatever else is wrong */
     }
     DH_TRY(check_args(ctx, cli));
-    return dh_cli_check_outputs(ctx, cli, args);
+    cli->options = args;
+    return dh_cli_check_outputs(ctx, cli);
 }
 
 void dh_cli_fini(dh_cli *cli, void *args)

@@ -1,5 +1,5 @@
-/* What a command writes is none of the files that it reads: they are compared by what they are, not
- * by name, so that links do not hide it. */
+/* A command does not write over a file that it reads. Files are compared by device and inode, not
+ * by name: links do not hide them. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ static bool same_file(const char *a, const char *b)
            (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode));
 }
 
-/* What stands behind the folder in the path of a file in it; NULL: it is not in it. */
+/* The rest of a path after the folder that it lies in; NULL: it lies elsewhere. */
 static const char *below(const char *path, const char *dir)
 {
     const size_t n = strlen(dir);
@@ -72,13 +72,14 @@ static dh_status check_list(dh_ctx *ctx, const char *out, const dh_cli_list *lis
     return DH_OK;
 }
 
-static dh_status check_against(dh_ctx *ctx, const dh_cli *cli, const void *args, const char *out)
+static dh_status check_words(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *job)
 {
+    (void)job;
     DH_TRY(check_list(ctx, out, &cli->args));
     DH_TRY(check_list(ctx, out, &cli->set));
     for (size_t i = 0; i < cli->command->n_options; i++) {
         const dh_cli_option *o = &cli->command->options[i];
-        const void *at = (const char *)args + o->offset;
+        const void *at = (const char *)cli->options + o->offset;
         if (o->writes) continue;
         if (o->kind == DH_CLI_TEXT) DH_TRY(check_word(ctx, out, *(const char *const *)at));
         if (o->kind == DH_CLI_LIST || o->kind == DH_CLI_TAIL) DH_TRY(check_list(ctx, out, at));
@@ -86,13 +87,40 @@ static dh_status check_against(dh_ctx *ctx, const dh_cli *cli, const void *args,
     return DH_OK;
 }
 
-dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli, const void *args)
+static dh_status check_job(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *of)
 {
-    for (size_t i = 0; i < cli->command->n_options; i++) {
+    const dh_job *job = of;
+    const char *const files[] = {job->init_from, job->lora_init_from, job->schedule,
+                                 job->moe_recorded, job->tokenizer};
+    (void)cli;
+    for (size_t i = 0; i < DH_COUNTOF(files); i++)
+        DH_TRY(dh_cli_check_output(ctx, out, files[i], false));
+    for (size_t i = 0; i < job->n_train_files; i++)
+        DH_TRY(dh_cli_check_output(ctx, out, job->train_files[i], false));
+    for (size_t i = 0; i < job->n_val_files; i++)
+        DH_TRY(dh_cli_check_output(ctx, out, job->val_files[i], false));
+    return DH_OK;
+}
+
+typedef dh_status (*check_fn)(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *of);
+
+static dh_status each_output(dh_ctx *ctx, const dh_cli *cli, check_fn check, const void *of)
+{
+    for (size_t i = 0; cli->options && i < cli->command->n_options; i++) {
         const dh_cli_option *o = &cli->command->options[i];
         if (!o->writes) continue;
-        const char *out = *(const char *const *)((const char *)args + o->offset);
-        if (out) DH_TRY(check_against(ctx, cli, args, out));
+        const char *out = *(const char *const *)((const char *)cli->options + o->offset);
+        if (out) DH_TRY(check(ctx, cli, out, of));
     }
     return DH_OK;
+}
+
+dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli)
+{
+    return each_output(ctx, cli, check_words, NULL);
+}
+
+dh_status dh_cli_check_job_files(dh_ctx *ctx, const dh_cli *cli, const dh_job *job)
+{
+    return each_output(ctx, cli, check_job, job);
 }

@@ -4,6 +4,7 @@
  * it is refused. */
 #include "model_classes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,9 +109,11 @@ static void write_gemma(json_t *config, const dh_model *m)
     dh_config_write_relative(config, m);
     json_object_del(config, "hidden_act");
     json_object_set_new(config, "hidden_activation", json_string("gelu_pytorch_tanh"));
+    /* Transformers takes a whole number alone. */
+    const double scalar = m->query_scalar > 0 ? m->query_scalar : (double)m->head_dim;
     json_object_set_new(config, "query_pre_attn_scalar",
-                        m->query_scalar > 0 ? json_real(m->query_scalar)
-                                            : json_integer(m->head_dim));
+                        scalar < 1e15 && scalar == floor(scalar) ? json_integer((json_int_t)scalar)
+                                                                 : json_real(scalar));
     write_cap(config, "final_logit_softcapping", m->logit_softcap);
     write_cap(config, "attn_logit_softcapping", m->attn_softcap);
     json_object_set_new(config, "sliding_window", json_integer(m->window ? m->window : m->max_seq));

@@ -190,8 +190,8 @@ static bool ends_with(const char *text, const char *end)
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-/* What goes with a model that is replaced: the files that are written here, and those of which
- * `replaces` says so. Whatever else lies in its folder is somebody's. */
+/* A model that is replaced loses the files that are written here, and those that `replaces` names.
+ * All others in its folder are somebody's. */
 static bool is_of_model(const export *x, const char *name)
 {
     return strcmp(name, "config.json") == 0 || strcmp(name, "model.safetensors.index.json") == 0 ||
@@ -247,7 +247,7 @@ static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside)
     return ctx->status;
 }
 
-/* Of the folder that was replaced: the model's files are deleted, the rest goes to where it was. */
+/* In the folder that was replaced the model's files are deleted; others move back to `dir`. */
 static dh_status clear_entry(dh_ctx *ctx, const export *x, const char *old, const char *name)
 {
     char *from = dh_arena_printf(x->arena, "%s/%s", old, name);

@@ -83,6 +83,7 @@ for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwe
         tests/data/weights/$model/config.json) \
         <(grep -o '"model_type": "[a-z0-9_]*"' "$tmp/$model/config.json")
 done
+check 'of a whole number Gemma 2 gets one' grep -q '"query_pre_attn_scalar": 20,' "$tmp/tiny-gemma2/config.json"
 # A model that reads images too: its text model, under the names of newer files and of older ones.
 ok "$dhelix" eval tests/data/weights/tiny-gemma3 --tokenizer bytes --data examples/data/tinyshakespeare.txt \
     --batches 2 --seq 64 --json

@@ -48,6 +48,13 @@ kept "$tmp/job.yaml" "$dhelix" tune "$tmp/job.yaml" --devices 2 --write "$tmp/jo
 kept "$tmp/job.yaml" "$dhelix" simulate "$tmp/job.yaml" --trace "$tmp/job.yaml"
 kept "$tmp/job.yaml" "$dhelix" simulate "$tmp/job.yaml" --out "$tmp"
 kept "$tmp/job.yaml" "$dhelix" profile "$tmp/job.yaml" --out "$tmp/job.yaml"
+cp "$text" "$tmp/data.txt"
+for how in 'tune --devices 2 --write' 'simulate --trace' 'profile --out'; do
+    set -- $how
+    command=$1
+    shift
+    kept "$tmp/data.txt" "$dhelix" "$command" "$tmp/job.yaml" --set data.train="[$text, $tmp/data.txt]" "$@" "$tmp/data.txt"
+done
 echo '{}' >"$tmp/trace.json"
 kept "$tmp/trace.json" "$dhelix" profile "$tmp/job.yaml" --from-trace "$tmp/trace.json" --out "$tmp/trace.json"
 kept "$tmp/trace.json" "$dhelix" calibrate "$tmp/trace.json" --out "$tmp/trace.json"
