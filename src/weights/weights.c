@@ -17,6 +17,7 @@ static int compare_names(const void *a, const void *b)
 static const weight *find_exact(const dh_weights *w, const char *name)
 {
     const weight key = {.name = name};
+    if (w->tensors.n == 0) return NULL;
     return bsearch(&key, w->tensors.at, w->tensors.n, sizeof key, compare_names);
 }
 

@@ -1,5 +1,6 @@
 /* Preloaded into a program under test: what would be found if the power went before its n-th call
- * that changes a file, and what the program had not synced were lost. For every n of one run.
+ * that changes a file, or at its end, and what the program had not synced were lost. For every n of
+ * one run.
  *
  *   DH_CUT_ROOT=FOLDER    the folder on the disk that loses; what is in it at the start is safe
  *   DH_CUT_STATE=FOLDER   empty, outside of it: what has been synced
@@ -176,6 +177,7 @@ __attribute__((constructor)) static void begin(void)
 __attribute__((destructor)) static void end(void)
 {
     const char *path = getenv("DH_CUT_REPORT");
+    if (on) cut(++n_calls); /* what it leaves when it has ended */
     on = false;
     FILE *f = path ? fopen(path, "w") : NULL;
     if (!f) return;
