@@ -266,7 +266,7 @@ const dh_command dh_command_sample = {
         "safetensors file, a llama2.c or llm.c .bin file, or a folder of adapters. The prompt is "
         "part of the text.\n"
         "A text ends at the model's end-of-text token, after --tokens new tokens, or when\n"
-        "the model's context is full.\n",
+        "the model's context is full. It is printed byte for byte, control characters too.\n",
     .min_args = 1,
     .max_args = 1,
     .options = options,

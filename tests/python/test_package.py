@@ -292,6 +292,11 @@ class Training(Test):
         self.assertEqual(dhelix.metrics(pathlib.Path(self.out)), lines)
         with self.assertRaises(dhelix.Error):
             dhelix.sample("nowhere", "a", 1)
+        for value in (float("nan"), float("inf")):
+            with self.assertRaises(dhelix.Error):
+                dhelix.sample(self.out, "a", 1, top_p=value)
+            with self.assertRaises(dhelix.Error):
+                dhelix.sample(self.out, "a", 1, temperature=value)
 
 
 class Package(unittest.TestCase):
