@@ -318,6 +318,41 @@ static void a_failed_encoding_leaves_nothing(void **state)
     assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EINVAL, "no tokenizer");
 }
 
+static void ask_to_stop(void *arg, const char *file, size_t done, size_t total)
+{
+    if (done > 0 && done < total) *(volatile sig_atomic_t *)arg = 1;
+}
+
+/* Asked to stop, with tokens for a file or for memory; then whole again. */
+static void tokenizing_is_stopped(void **state)
+{
+    fixture *f = *state;
+    volatile sig_atomic_t stop = 0;
+    char cache[300], lines[320];
+    dh_tokenizer *tok = load("tests/data/tokenizers/gpt2");
+    dh_dataset *ds;
+    snprintf(cache, sizeof cache, "%s/cache", f->dir);
+    snprintf(lines, sizeof lines, "%s", write_file(f, "t.jsonl", "{\"text\":\"a\"}\n", 13));
+    dh_dataset_spec spec = {.tokenizer = tok,
+                            .cache_dir = cache,
+                            .progress = ask_to_stop,
+                            .progress_arg = (void *)&stop,
+                            .stop = &stop};
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_fails(&ctx, open_one(&ctx, SHAKESPEARE "input.txt", spec, &ds), DH_EINTERRUPTED,
+                 "stopped while");
+    assert_int_equal(rmdir(cache), 0); /* empty */
+    spec.cache_dir = NULL;
+    assert_fails(&ctx, open_one(&ctx, SHAKESPEARE "input.txt", spec, &ds), DH_EINTERRUPTED,
+                 "stopped while");
+    assert_fails(&ctx, open_one(&ctx, lines, spec, &ds), DH_EINTERRUPTED, "stopped while");
+    stop = 0;
+    spec.progress = NULL;
+    dh_dataset_close(must_open(SHAKESPEARE "input.txt", spec));
+    dh_dataset_close(must_open(lines, spec));
+    dh_tokenizer_destroy(tok);
+}
+
 /* ---- orders --------------------------------------------------------------------------------- */
 
 /* A stream 0, 1, 2, ... of n tokens, so that a sample shows where it lies. */
@@ -828,6 +863,7 @@ int main(void)
         TEST(several_files_are_one_stream),
         TEST(the_cache_is_used_and_renewed),
         TEST(the_cache_holds_what_encoding_gives),
+        TEST(tokenizing_is_stopped),
         TEST(a_failed_encoding_leaves_nothing),
         TEST(shuffle_is_a_permutation_each_epoch),
         TEST(shuffle_has_no_favourites),

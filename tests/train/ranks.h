@@ -143,6 +143,12 @@ static inline dh_status run_parse(dh_ctx *ctx, const char *model, const char *se
     return dh_job_parse(ctx, text, strlen(text), "ranks.yaml", ".", overrides, n, job);
 }
 
+static volatile sig_atomic_t run_is_stopped;
+static inline void run_stop(void *self)
+{
+    run_is_stopped = 1;
+}
+
 /* Train such a job; one step when asked to stop. */
 static inline dh_status run_once(dh_ctx *ctx, const char *model, const char *settings,
                                  const char *out, dh_train_result *result, bool stop)
@@ -150,9 +156,12 @@ static inline dh_status run_once(dh_ctx *ctx, const char *model, const char *set
     dh_job *job;
     dh_train_result own;
     DH_TRY(run_parse(ctx, model, settings, out, &job));
-    volatile sig_atomic_t stopped = stop;
-    dh_train_options options = {
-        .quiet = true, .stop = &stopped, .on_step = watch_steps, .self = watching};
+    run_is_stopped = 0;
+    dh_train_options options = {.quiet = true,
+                                .stop = &run_is_stopped,
+                                .on_start = stop ? run_stop : NULL,
+                                .on_step = watch_steps,
+                                .self = watching};
     dh_status st = dh_train(ctx, job, &options, result ? result : &own);
     dh_job_destroy(job);
     return st;
