@@ -156,9 +156,10 @@ void dh_cli_paragraph(dh_str *out, dh_str *text, int indent);
 int dh_cli_columns(void);
 /* From now on a file that is cut short while it is mapped ends the process with its name. */
 void dh_cli_name_cut_files(void);
-/* From now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the process at once (exit code
- * 130), below the line that progress may have drawn: for what has nothing to save. The flag
- * returned is that of dh_cli_catch_signals. */
+/* For what has nothing to save: from now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the
+ * process at once (exit code 130), below the line that progress may have drawn. Comes before the
+ * process starts other threads: those inherit that the signals are blocked. Returns the flag of
+ * dh_cli_catch_signals. */
 const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet);
 /* From now on, also after the other, the first of these signals sets the flag that is returned, and
  * the second one ends the process. Any thread. */

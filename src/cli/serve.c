@@ -8,8 +8,8 @@
  * Bound to 127.0.0.1 alone, which every user of the machine and every site that a browser here
  * shows can reach. TOKEN is drawn at random, so only who knows the printed address is answered.
  *
- * One thread serves all connections by poll(), and no client makes another one wait: sockets do
- * not block, heads and answers have deadlines, and of too many connections the oldest is closed.
+ * One thread serves all connections by poll(), and no client makes another one wait. Sockets do not
+ * block, heads and answers have deadlines, and of too many connections the oldest is closed.
  * The page is drawn by a second thread, as it may take long. No file of the run is opened by a name
  * that a client gave. */
 #include "cli/serve.h"
@@ -37,6 +37,7 @@ enum {
     MAX_ACCEPTED = 16, /* in one round */
     TEXT_BYTES = 8192, /* of a head; of an answer without the page */
     TOKEN_BYTES = 16,
+    TOKEN_DIGITS = 2 * TOKEN_BYTES,
     WAIT_MS = 300, /* how often the loop looks for a signal and for deadlines */
     HEAD_S = 5,
     ANSWER_S = 300,
@@ -111,7 +112,7 @@ typedef struct server {
     const dh_serving *is;
     int fd;
     int wake[2]; /* a pipe; a byte comes when a page is drawn */
-    char token[2 * TOKEN_BYTES + 1];
+    char token[TOKEN_DIGITS + 1];
     bool is_full;     /* no descriptor is left for another client: none is accepted in this round */
     uint64_t drawn;   /* version of the page below */
     page *page;       /* NULL: none yet */
@@ -284,7 +285,7 @@ static void take_drawn(server *s)
  * tell where they differ. */
 static const char *below_token(const server *s, const dh_http_head *head)
 {
-    const size_t n = 2 * TOKEN_BYTES;
+    const size_t n = TOKEN_DIGITS;
     unsigned differs = 0;
     if (head->n_path < n + 2) return NULL;
     for (size_t i = 0; i < n; i++)
