@@ -32,9 +32,8 @@ static double stack_bytes(const dh_job *job)
         (void)pthread_attr_getstacksize(&attr, &size);
         pthread_attr_destroy(&attr);
     }
-    return (double)size *
-           (double)(DH_MAX(job->threads, 1) + STREAM_THREADS +
-                    (job->checkpoint_async ? SAVER_THREADS : 0));
+    return (double)size * (double)(DH_MAX(job->threads, 1) + STREAM_THREADS +
+                                   (job->checkpoint_async ? SAVER_THREADS : 0));
 }
 
 dh_room dh_room_least(const dh_job *job)
@@ -61,8 +60,8 @@ dh_room dh_room_of(const dh_job *job, const dh_mesh_footprint *programs)
         job->checkpoint_async ? TRAINED_BYTES * (double)dh_model_n_trained(&job->model) : 0;
     return (dh_room){.n_ranks = job->ranks,
                      .rank_bytes = (double)programs->slab_bytes + outside + copied / n,
-                     .bytes = (double)programs->all_slabs_bytes + n * outside + copied +
-                              DH_ROOM_OUTSIDE,
+                     .bytes =
+                         (double)programs->all_slabs_bytes + n * outside + copied + DH_ROOM_OUTSIDE,
                      .available = dh_memory_available()};
 }
 
@@ -72,7 +71,8 @@ dh_room dh_room_of_rank(const dh_session_spec *spec, uint64_t slab_bytes)
     return (dh_room){.n_ranks = 1,
                      .rank_bytes = slab + DH_ROOM_OUTSIDE,
                      .bytes = slab + DH_ROOM_OUTSIDE,
-                     .available = dh_memory_available()};
+                     .available = dh_memory_available(),
+                     .of_model = !spec->train};
 }
 
 /* ---- what is there -------------------------------------------------------------------------- */
@@ -100,14 +100,16 @@ void dh_room_print(const dh_room *room, dh_str *out)
 
 dh_status dh_room_check(dh_ctx *ctx, const dh_room *room)
 {
+    static const char of_job[] =
+        "take a smaller train.micro_batch, train.seq_len or model, train.recompute, "
+        "parallel.zero, fewer ranks here or more machines; for a cluster's memory and times there "
+        "is dhelix simulate --cluster";
     dh_str text = DH_STR_INIT;
     if (dh_room_is_there(room)) return DH_OK;
     dh_room_print(room, &text);
-    dh_fail(ctx, DH_ENOMEM,
-            "%s: take a smaller train.micro_batch, train.seq_len or model, train.recompute, "
-            "parallel.zero, fewer ranks here or more machines; for a cluster's memory and times "
-            "there is dhelix simulate --cluster; DHELIX_MEMORY_CHECK=off starts it all the same",
-            text.failed ? "memory is short" : text.text);
+    dh_fail(ctx, DH_ENOMEM, "%s: %s; DHELIX_MEMORY_CHECK=off starts it all the same",
+            text.failed ? "memory is short" : text.text,
+            room->of_model ? "the model is too large for it" : of_job);
     dh_str_fini(&text);
     return ctx->status;
 }

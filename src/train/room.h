@@ -14,6 +14,7 @@ typedef struct dh_room {
     double bytes;      /* of all of them */
     double available;  /* 0: not known */
     bool at_least;     /* weights and moments alone */
+    bool of_model;     /* there is no job whose settings could change it: evaluation, sampling */
 } dh_room;
 
 /* Outside of a slab: kernels that are generated, buffers, stacks. */

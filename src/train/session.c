@@ -135,13 +135,17 @@ static dh_status prepare_programs(dh_ctx *ctx, dh_session *session)
     return dh_switch_prepare(ctx, session->switched, &session->spec, session->slab);
 }
 
-/* One that others have left in the meantime need not build any. */
+/* After the failure of another rank there is nothing to build; a rank tells of its own before the
+ * next one begins. */
 static dh_status build_in_turn(dh_ctx *ctx, dh_session *session)
 {
     const dh_session_spec *s = &session->spec;
     dh_turns_take(s->turns);
     dh_status st = s->comm ? dh_comm_check(ctx, s->comm) : DH_OK;
-    if (st == DH_OK) st = build_programs(ctx, session);
+    if (st == DH_OK) {
+        st = build_programs(ctx, session);
+        if (st != DH_OK && s->comm) dh_comm_abort(s->comm, ctx->message);
+    }
     dh_turns_give(s->turns);
     return st;
 }

@@ -1,5 +1,5 @@
-/* So many at a time: what ranks that are threads do one after another because all at once would take
- * more memory, and no less time. */
+/* So many at a time: what ranks that are threads do one after another because all at once would
+ * take more memory, and no less time. */
 #ifndef DH_TRAIN_TURNS_H
 #define DH_TRAIN_TURNS_H
 

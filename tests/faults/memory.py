@@ -21,7 +21,7 @@ LOADER_FAILED = 127  # the program did not start: not ours
 
 JOB = """
 out: {out}
-model: {{family: llama, n_layers: 4, width: 64, n_heads: 8, vocab: 256, ffn_width: 128, max_seq: 64}}
+model: {{family: llama, n_layers: 4, width: {width}, n_heads: 8, vocab: 256, ffn_width: {ffn}, max_seq: 64}}
 data: {{train: {text}, tokenizer: bytes, order: sequential}}
 train: {{steps: 2, batch: 8, micro_batch: 1, seq_len: 64, threads: {threads}}}
 checkpoint: {{async: {background}}}
@@ -30,8 +30,8 @@ parallel: {{{mesh}}}
 
 
 class Case:
-    def __init__(self, name, words, least, most, before=None):
-        self.name, self.words, self.before = name, words, before
+    def __init__(self, name, words, least, most, kinds=("space",)):
+        self.name, self.words, self.kinds = name, words, kinds
         self.least, self.most = least, most
 
     def limits(self, n):
@@ -45,9 +45,10 @@ def write(path, text):
     return path
 
 
-def job(folder, name, text, mesh="tp: 1", threads=1, background="false"):
-    return write(f"{folder}/{name}.yaml", JOB.format(out=f"{folder}/{name}", text=text, mesh=mesh,
-                                                     threads=threads, background=background))
+def job(folder, name, text, mesh="tp: 1", threads=1, background="false", width=64):
+    return write(f"{folder}/{name}.yaml", JOB.format(
+        out=f"{folder}/{name}", text=text, mesh=mesh, threads=threads, background=background,
+        width=width, ffn=4 * width))
 
 
 def cases(dhelix, folder, examples):
@@ -58,8 +59,12 @@ def cases(dhelix, folder, examples):
     many = job(folder, "many", text, "pp: 2, tp: 4, dp: 4")
     beside = job(folder, "beside", text, "dp: 2", background="true")
     model = job(folder, "model", text)
-    subprocess.run([dhelix, "train", model, "--quiet"], check=True, stdin=subprocess.DEVNULL,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for trained in (model, job(folder, "wide", text, width=512)):
+        subprocess.run([dhelix, "train", trained, "--quiet"], check=True, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wide = job(folder, "wide1", text, width=512)
+    wide4 = job(folder, "wide4", text, "tp: 2, dp: 2", width=512)
+    wide2 = job(folder, "wide2", text, "dp: 2", background="true", width=512)
     large = f"{examples}/llama3_70b.yaml"
     fresh = ["--fresh"]
     return [
@@ -68,6 +73,10 @@ def cases(dhelix, folder, examples):
         Case("train-4", ["train", four] + fresh, 60, 600),
         Case("train-32", ["train", many] + fresh, 100, 2000),
         Case("train-async", ["train", beside] + fresh, 60, 400),
+        Case("train-wide", ["train", wide] + fresh, 40, 400, ("group",)),
+        Case("train-wide-4", ["train", wide4] + fresh, 40, 800, ("group",)),
+        Case("train-wide-async", ["train", wide2] + fresh, 40, 800, ("group",)),
+        Case("sample-wide", ["sample", f"{folder}/wide", "--tokens", "4"], 20, 400, ("group",)),
         Case("train-70b", ["train", large, "--set", f"out={folder}/large"], 60, 12000),
         Case("check", ["check", many], 44, 80),
         Case("check-70b", ["check", large], 60, 3000),
@@ -89,11 +98,71 @@ def cases(dhelix, folder, examples):
     ]
 
 
-def confine(limit_mib):
-    def apply():
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (limit_mib * MIB, limit_mib * MIB))
-    return apply
+class Space:
+    """A limit of address space, as by ulimit -v."""
+    name = "space"
+
+    def set(self, limit_mib):
+        def apply():
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_AS, (limit_mib * MIB, limit_mib * MIB))
+        return apply
+
+    def close(self):
+        pass
+
+
+class Group:
+    """A control group of so much memory, of version 1 or 2; OSError where it cannot be made."""
+    name = "group"
+
+    def __init__(self):
+        version_1 = "/sys/fs/cgroup/memory"
+        first = os.path.isdir(version_1)
+        self.folder = f"{version_1 if first else '/sys/fs/cgroup'}/dhelix-memory-{os.getpid()}"
+        self.limit = "memory.limit_in_bytes" if first else "memory.max"
+        os.mkdir(self.folder)
+        try:
+            if not os.path.exists(f"{self.folder}/{self.limit}"):
+                raise OSError("no memory controller")
+            if not first and os.path.exists(f"{self.folder}/memory.swap.max"):
+                write(f"{self.folder}/memory.swap.max", "0")
+            self.set(1000)
+        except OSError:
+            self.close()
+            raise
+
+    def set(self, limit_mib):
+        for _ in range(50):  # what an earlier run left in it is given back by and by
+            try:
+                write(f"{self.folder}/{self.limit}", str(limit_mib * MIB))
+                break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            write(f"{self.folder}/{self.limit}", str(limit_mib * MIB))
+
+        def apply():
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            write(f"{self.folder}/cgroup.procs", str(os.getpid()))
+        return apply
+
+    def close(self):
+        for _ in range(50):
+            try:
+                os.rmdir(self.folder)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+def confinements():
+    found = [Space()]
+    try:
+        found.append(Group())
+    except OSError as error:
+        print(f"no control groups here ({error}): limits of address space alone")
+    return found
 
 
 def run(dhelix, words, prepare):
@@ -139,23 +208,29 @@ def main():
     folder = tempfile.mkdtemp(prefix="dhelix-memory-")
     n_limits = args.limits or (60 if args.full else 4)
     n = n_failed = 0
+    kinds = confinements()
     try:
         for case in cases(dhelix, folder, os.path.abspath("examples")):
             if args.only and case.name not in args.only.split(","):
                 continue
-            ended = {}
-            for limit in case.limits(n_limits):
-                code, err, seconds = run(dhelix, case.words, confine(limit))
-                wrong = judge(code, err)
-                n += 1
-                n_failed += wrong is not None
-                last = (err.strip().splitlines() or [""])[-1]
-                ended[code] = ended.get(code, 0) + 1
-                if wrong or args.verbose:
-                    print(f"{'FAILED' if wrong else 'ok'}: {case.name}, {limit} MiB, {seconds:.1f} s:"
-                          f" {wrong or code}: {last[:160]}", flush=True)
-            print(f"{case.name}: exit codes {ended}", flush=True)
+            for kind in kinds:
+                if kind.name not in case.kinds:
+                    continue
+                ended = {}
+                for limit in case.limits(n_limits):
+                    code, err, seconds = run(dhelix, case.words, kind.set(limit))
+                    wrong = judge(code, err)
+                    n += 1
+                    n_failed += wrong is not None
+                    last = (err.strip().splitlines() or [""])[-1]
+                    ended[code] = ended.get(code, 0) + 1
+                    if wrong or args.verbose:
+                        print(f"{'FAILED' if wrong else 'ok'}: {case.name}, {kind.name} of {limit}"
+                              f" MiB, {seconds:.1f} s: {wrong or code}: {last[:160]}", flush=True)
+                print(f"{case.name}, {kind.name}: exit codes {ended}", flush=True)
     finally:
+        for kind in kinds:
+            kind.close()
         shutil.rmtree(folder, ignore_errors=True)
     print(f"memory: {n} cases, {n_failed} failed")
     return n_failed > 0

@@ -10,11 +10,12 @@
  *
  * Figures (1 core Zen 5, GFLOP/s, GPT-2-124M layers, 1024 rows): sgemm 248-257,
  * float32 matmul 214-255, bf16 matmul 426-528 (weight gradients at the low end). */
-#include "base/base.h"
+#include "base/memory.h"
 #include "run/cpu/split.h"
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,9 +142,17 @@ static dh_status make_primitive(dh_ctx *ctx, dh_gemm *g, const_dnnl_primitive_de
     return DH_OK;
 }
 
+/* oneDNN writes into the memory for a kernel's code without asking whether it was given any. */
+static dh_status check_memory(dh_ctx *ctx)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    return dh_memory_check(ctx, MOST_BYTES, "generating code for matrix products");
+}
+
 static dh_status plan_matmul(dh_ctx *ctx, dh_gemm *g)
 {
     const dh_gemm_desc *d = &g->d;
+    DH_TRY(check_memory(ctx));
     DNNL_TRY(dnnl_engine_create(&g->engine, dnnl_cpu, 0));
     DNNL_TRY(dnnl_stream_create(&g->stream, g->engine, dnnl_stream_default_flags));
     DH_TRY(describe(ctx, &g->a, d->in, d->m, d->k, d->lda, d->trans_a));
@@ -196,6 +205,24 @@ static dh_status run_matmul(dh_ctx *ctx, const dh_gemm *g, const void *a, const 
 }
 
 /* ---- sgemm ----------------------------------------------------------------------------- */
+
+enum { WARM_N = 16 };
+
+/* The first product of a process generates the code for all of them. */
+static void generate_code(void)
+{
+    float a[WARM_N * WARM_N] = {0}, c[WARM_N * WARM_N];
+    (void)dnnl_sgemm('N', 'N', WARM_N, WARM_N, WARM_N, 1.0f, a, WARM_N, a, WARM_N, 0.0f, c, WARM_N);
+}
+
+static dh_status plan_sgemm(dh_ctx *ctx)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    DH_TRY(check_memory(ctx));
+    return pthread_once(&once, generate_code) == 0
+               ? DH_OK
+               : dh_fail(ctx, DH_EINTERNAL, "cannot generate code for matrix products");
+}
 
 static void add_bias(const dh_gemm_desc *d, const float *bias, float *c, int64_t ldc)
 {
@@ -282,6 +309,7 @@ dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm)
     g->method = choose_method(&g->d);
     g->threads = dh_k_fit_team();
     snprintf(g->text, sizeof g->text, "%s", method_names[g->method]);
+    if (g->method == METHOD_SGEMM) DH_TRY_GOTO(plan_sgemm(ctx), err_destroy);
     if (g->method == METHOD_MATMUL) DH_TRY_GOTO(plan_matmul(ctx, g), err_destroy);
     if (g->method == METHOD_CONVERT) DH_TRY_GOTO(plan_convert(ctx, g), err_destroy);
     *gemm = g;
