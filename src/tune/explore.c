@@ -20,11 +20,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "train/recipe.h"
 #include "tune/tuner.h"
 
 /* TUNING: a thread's progress is shown, and a stop seen, so often. */
 enum { SHOW_EVERY = 256 };
+/* TUNING: more than a mesh, or so many configurations, add. */
+enum { LEAST_FREE = 32 << 20 };
 /* TUNING: of the 175B model on 1,024 A100; the larger a batch, the more is placed that a batch of
  * one would leave out. */
 enum { BATCH = 64 };
@@ -184,12 +187,19 @@ static bool take_group(exploration *x, group *g)
     return there;
 }
 
+/* A search fills memory bit by bit: the kernel would end it, where it cannot say no. */
+static dh_status check_memory(dh_ctx *ctx)
+{
+    return dh_memory_check(ctx, LEAST_FREE, "going on with the search (--threads 1 takes least)");
+}
+
 static dh_status each_unit(worker *w, tune_visit *visit)
 {
     group g;
     while (take_group(w->x, &g)) {
         for (size_t i = g.first; i < g.end; i++) {
             w->place = w->x->units.at[i].place;
+            DH_TRY(check_memory(&w->ctx));
             DH_TRY(tune_each(&w->ctx, w->t, &w->x->units.at[i], visit, w));
         }
         DH_TRY(tune_forget(&w->ctx, w->t));
@@ -286,6 +296,7 @@ static dh_status begin_one(worker *w, const dh_tune_config *config, int64_t plac
             return dh_fail(&w->ctx, DH_EINTERRUPTED,
                            "interrupted after %lld of %lld configurations", (long long)x->n_done,
                            (long long)x->n_all);
+        DH_TRY(check_memory(&w->ctx));
     }
     return limits ? tune_found_limits(&w->ctx, x->found, config, place, &w->hints, limits) : DH_OK;
 }
