@@ -141,7 +141,7 @@ static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *al
     if (all->copy_bytes > 0)
         dh_str_printf(out, "beside it on the host: %s, a copy for checkpoints (checkpoint.async)\n",
                       dh_format_bytes(text, sizeof text, (double)all->copy_bytes));
-    if (all->room.available > 0) print_room(out, &all->room);
+    if (all->room.n_ranks > 0) print_room(out, &all->room);
 }
 
 /* ---- as listings ---------------------------------------------------------------------------- */

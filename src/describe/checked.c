@@ -136,10 +136,12 @@ json_t *dh_derived_json(const dh_resolved *job)
 
 static json_t *room_json(const dh_room *room)
 {
-    return json_pack("{sI sI sI sI sb}", "ranks", (json_int_t)room->n_ranks, "rank_bytes",
-                     (json_int_t)room->rank_bytes, "needed_bytes", (json_int_t)room->bytes,
-                     "available_bytes", (json_int_t)room->available, "enough",
-                     dh_room_is_there(room));
+    json_t *object = json_pack("{sI sI sI sb}", "ranks", (json_int_t)room->n_ranks, "rank_bytes",
+                               (json_int_t)room->rank_bytes, "needed_bytes",
+                               (json_int_t)room->bytes, "enough", dh_room_is_there(room));
+    if (object && !dh_room_is_there(room)) /* else it differs from one time to the next */
+        json_object_set_new(object, "available_bytes", json_integer((json_int_t)room->available));
+    return object;
 }
 
 json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
@@ -156,7 +158,7 @@ json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
                                dh_model_flops_per_token(m, r->seq) * (double)r->global_tokens,
                                "planned_bytes", (json_int_t)checked->slab_bytes, "programs",
                                programs, "derived", dh_derived_json(job));
-    if (object && checked->room.available > 0)
+    if (object && checked->room.n_ranks > 0)
         json_object_set_new(object, "this_machine", room_json(&checked->room));
     if (object && checked->copy_bytes > 0)
         json_object_set_new(object, "checkpoint_copy_bytes",

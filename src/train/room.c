@@ -85,17 +85,17 @@ bool dh_room_is_there(const dh_room *room)
 void dh_room_print(const dh_room *room, dh_str *out)
 {
     char all[32], one[32], left[32];
+    const char *least = room->at_least ? "at least " : "";
     dh_format_bytes(all, sizeof all, room->bytes);
     dh_format_bytes(one, sizeof one, room->rank_bytes);
     dh_format_bytes(left, sizeof left, room->available);
     if (room->n_ranks == 1)
-        dh_str_printf(out, "this needs %s%s of memory on this machine, and %s are free",
-                      room->at_least ? "at least " : "", all, left);
+        dh_str_printf(out, "this needs %s%s of memory on this machine", least, all);
     else
-        dh_str_printf(out,
-                      "%lld ranks need %s%s of memory on this machine, %s %s each, and %s are free",
-                      (long long)room->n_ranks, room->at_least ? "at least " : "", all,
-                      room->at_least ? "on average" : "at most", one, left);
+        dh_str_printf(out, "%lld ranks need %s%s of memory on this machine, %s %s each",
+                      (long long)room->n_ranks, least, all,
+                      room->at_least ? "on average" : "at most", one);
+    if (!dh_room_is_there(room)) dh_str_printf(out, ", and %s are free", left);
 }
 
 dh_status dh_room_check(dh_ctx *ctx, const dh_room *room)

@@ -29,7 +29,8 @@ dh_room dh_room_of(const dh_job *job, const dh_mesh_footprint *programs);
 dh_room dh_room_of_rank(const dh_session_spec *spec, uint64_t slab_bytes);
 
 bool dh_room_is_there(const dh_room *room);
-/* "64 ranks need 3.9 TB on this machine, up to 62 GB each, and 22 GB are free" */
+/* "64 ranks need 3.9 TB of memory on this machine, at most 62 GB each", and where that is not there
+ * ", and 22 GB are free". */
 void dh_room_print(const dh_room *room, dh_str *out);
 /* errors    DH_ENOMEM: both numbers, and what can be done */
 dh_status dh_room_check(dh_ctx *ctx, const dh_room *room);
