@@ -111,6 +111,22 @@ int dh_process_each_child(long pid, void (*visit)(void *user, long child, bool s
     return n;
 }
 
+long dh_process_rank(long pid)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK="};
+    char path[64], text[1 << 15];
+    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
+    FILE *file = fopen(path, "re");
+    const size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    text[n] = '\0';
+    for (const char *word = text; word < text + n; word += strlen(word) + 1)
+        for (size_t i = 0; i < DH_COUNTOF(names); i++)
+            if (strncmp(word, names[i], strlen(names[i])) == 0)
+                return strtol(word + strlen(names[i]), NULL, 10);
+    return -1;
+}
+
 void dh_process_print(const dh_process *p, char text[DH_PROCESS_TEXT_BYTES])
 {
     snprintf(text, DH_PROCESS_TEXT_BYTES, "host %s boot %s pid %ld started %llu ids %s", p->host,

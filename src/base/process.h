@@ -33,6 +33,9 @@ dh_process_state dh_process_ask(const dh_process *p);
 int dh_process_each_child(long pid, void (*visit)(void *user, long child, bool stopped),
                           void *user);
 
+/* Of a process that an MPI launcher has started, by its environment; -1: it is none. */
+long dh_process_rank(long pid);
+
 /* One line, without its end. */
 void dh_process_print(const dh_process *p, char text[DH_PROCESS_TEXT_BYTES]);
 /* returns   false where text is no such line */

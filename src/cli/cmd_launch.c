@@ -176,19 +176,30 @@ static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
     return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
 }
 
-/* A launcher that waits although all it has started is over (Open MPI 4.1.4 with PMIx 4.2.2 does
- * so, rarely, where a rank is killed while it connects). */
+/* A launcher that waits although the ranks it has started here are over: Open MPI 4.1.4 does so
+ * where a host is cut off, for whose daemon it waits, and rarely where a rank is killed while it
+ * connects (with PMIx 4.2.2). */
 typedef struct watch {
     int64_t alone_since_ns; /* 0: it is not */
-    bool had_children;
+    bool had_ranks;
 } watch;
+
+static void count_ranks(void *n, long process, bool stopped)
+{
+    (void)stopped;
+    if (dh_process_rank(process) >= 0)
+        ++*(int *)n;
+    else
+        dh_process_each_child(process, count_ranks, n);
+}
 
 static bool hangs(watch *w, pid_t launcher)
 {
     const int64_t patience_ns = INT64_C(10000000000);
-    const int n = dh_process_each_child(launcher, NULL, NULL);
-    if (n > 0) w->had_children = true;
-    if (n != 0 || !w->had_children) {
+    int n = 0;
+    dh_process_each_child(launcher, count_ranks, &n);
+    if (n > 0) w->had_ranks = true;
+    if (n > 0 || !w->had_ranks) {
         w->alone_since_ns = 0;
         return false;
     }
@@ -259,7 +270,7 @@ static bool is_loss(int status, bool hung, char *why, size_t cap)
 {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     if (hung)
-        snprintf(why, cap, "all ranks have ended, and their launcher has not");
+        snprintf(why, cap, "the ranks of this host have ended, and their launcher has not");
     else if (code == DH_COMM_EXIT_LOST)
         snprintf(why, cap, "a rank was silent for too long, or gone");
     else if (code > 128 && code < 128 + 64 && code != DH_CLI_INTERRUPTED)

@@ -315,12 +315,12 @@ class Schedule:
 # ---- all of them ----
 
 class Test:
-    def __init__(self, args, tmp):
+    def __init__(self, args, tmp, batch=4):
         self.args, self.tmp = args, tmp
         self.mpirun = None if args.threads else shutil.which("mpirun")
         self.job = os.path.join(tmp, "job.yaml")
         with open(self.job, "w") as f:
-            f.write(JOB)
+            f.write(JOB.replace("batch: 4,", f"batch: {batch},"))
         self.script = os.path.join(tmp, "launcher")
         with open(self.script, "w") as f:
             f.write('#!/bin/sh\nmpirun "$@"\nexit $?\n')
@@ -382,4 +382,5 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,8 +6,6 @@
 #include "mpi_world.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/process.h"
@@ -17,27 +15,10 @@ typedef struct suspects {
     size_t n;
 } suspects;
 
-/* From its environment, which launchers set; -1: it has none. */
-static long rank_of(long pid)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK="};
-    char path[64], text[1 << 15];
-    snprintf(path, sizeof path, "/proc/%ld/environ", pid);
-    FILE *file = fopen(path, "re");
-    const size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file) fclose(file);
-    text[n] = '\0';
-    for (const char *word = text; word < text + n; word += strlen(word) + 1)
-        for (size_t i = 0; i < DH_COUNTOF(names); i++)
-            if (strncmp(word, names[i], strlen(names[i])) == 0)
-                return strtol(word + strlen(names[i]), NULL, 10);
-    return -1;
-}
-
 static void suspect(void *user, long pid, bool stopped)
 {
     suspects *s = user;
-    const long rank = stopped ? rank_of(pid) : -1;
+    const long rank = stopped ? dh_process_rank(pid) : -1;
     if (rank < 0 || s->n + 64 > sizeof s->text) return;
     s->n += (size_t)snprintf(s->text + s->n, sizeof s->text - s->n,
                              "%srank %ld (process %ld) is stopped", s->n ? ", " : "", rank, pid);
