@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <sys/wait.h>
 
+#include "base/process.h"
 #include "train/lock.h"
 #include "train/metrics.h"
 
@@ -168,7 +169,64 @@ static void without_locks_the_record_decides(void **state)
              mine, (long)gone);
     write_record(other);
     expect_taken();
+    snprintf(other, sizeof other, "%.*s ids pid:[17]\n", (int)(strstr(mine, " ids") - mine), mine);
+    write_record(other); /* of another container, where the number is another process's */
+    expect_refused("if that process is gone, remove ");
     no_locks = false;
+}
+
+/* Both have found no owner; the one whose record was written over has it no longer. */
+static void without_locks_two_that_start_together_find_out(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_folder_lock lock;
+    char path[300];
+    no_locks = true;
+    assert_ok(&ctx, dh_folder_claim(&ctx, run_dir, &lock));
+    assert_true(dh_folder_is_held(&lock));
+    FILE *other = fopen(in_run(path, sizeof path, "lock"), "w");
+    assert_true(fputs("host elsewhere boot 1 pid 17 started 5\n", other) > 0);
+    assert_int_equal(fclose(other), 0);
+    assert_false(dh_folder_is_held(&lock));
+    dh_folder_release(&lock); /* not the other's file */
+    expect_refused("in use by process 17 on host elsewhere");
+    no_locks = false;
+}
+
+static void count(void *n, long child, bool stopped)
+{
+    ++((int *)n)[stopped];
+}
+
+static void processes_are_known_again(void **state)
+{
+    char text[DH_PROCESS_TEXT_BYTES];
+    int n[2] = {0}, status;
+    dh_process self = dh_process_here((long)getpid()), read;
+    dh_process_print(&self, text);
+    assert_true(dh_process_parse(text, &read));
+    assert_int_equal(dh_process_ask(&read), DH_PROCESS_RUNS);
+    read.started++; /* a later process of the same number */
+    assert_int_equal(dh_process_ask(&read), DH_PROCESS_GONE);
+    read = self;
+    snprintf(read.space, sizeof read.space, "pid:[17]");
+    assert_int_equal(dh_process_ask(&read), DH_PROCESS_ELSEWHERE);
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) raise(SIGSTOP);
+    if (child == 0) _exit(0);
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    read = dh_process_here((long)child);
+    assert_int_equal(dh_process_ask(&read), DH_PROCESS_RUNS);
+    const int known = dh_process_each_child((long)getpid(), count, n);
+    assert_true(known == -1 || (known == 1 && n[0] == 0 && n[1] == 1));
+    assert_int_equal(kill(child, SIGKILL), 0);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    assert_int_equal(dh_process_ask(&read), DH_PROCESS_GONE); /* though nobody has waited for it */
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_false(dh_process_parse("host a boot b pid x started 5", &read));
+    assert_false(dh_process_parse("", &read));
 }
 
 static void what_is_no_file_does_not_block(void **state)
@@ -355,6 +413,8 @@ int main(void)
         cmocka_unit_test(the_dead_hold_nothing),
         cmocka_unit_test(another_hosts_word_counts_on_a_network),
         cmocka_unit_test(without_locks_the_record_decides),
+        cmocka_unit_test(without_locks_two_that_start_together_find_out),
+        cmocka_unit_test(processes_are_known_again),
         cmocka_unit_test(what_is_no_file_does_not_block),
         cmocka_unit_test(claimed_by_many),
         cmocka_unit_test(a_checkpoint_has_its_metrics),
