@@ -30,6 +30,7 @@ nav:
   - Glossary: docs/glossary.md
   - Paper map: docs/paper-map.md
   - Tolerances: docs/tolerances.md
+  - Limits: docs/limits.md
   - GPUs: docs/cuda.md
   - Status: docs/status.md
   - Development: docs/development.md

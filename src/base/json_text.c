@@ -16,8 +16,16 @@ typedef union block {
     max_align_t alignment;
 } block;
 
+/* What a document may take: no more than so many bytes altogether, and for each byte of its text.
+ * Files in use take a tenth of it; one of empty objects would take a hundred bytes for each. */
+#define MOST_BYTES ((size_t)8 << 30)
+#define BASE_BYTES ((size_t)16 << 20)
+#define PER_BYTE 64
+
 typedef struct reading {
     block ring;
+    size_t n_left; /* bytes that it may still take */
+    bool too_large;
     jmp_buf out_of_memory;
 } reading;
 
@@ -26,6 +34,10 @@ static _Thread_local bool was_short;
 
 static void *watched_malloc(size_t n_bytes)
 {
+    if (current && n_bytes + sizeof(block) > current->n_left) {
+        current->too_large = true;
+        longjmp(current->out_of_memory, 1);
+    }
     block *b = n_bytes < SIZE_MAX - sizeof *b ? malloc(sizeof *b + n_bytes) : NULL;
     if (!b) {
         was_short = true;
@@ -36,6 +48,7 @@ static void *watched_malloc(size_t n_bytes)
     b->behind = b;
     if (current) {
         block *ring = &current->ring;
+        current->n_left -= n_bytes + sizeof *b;
         b->before = ring;
         b->behind = ring->behind;
         b->before->behind = b;
@@ -95,10 +108,18 @@ static json_t *read_within(reading *r, const char *text, size_t n_bytes, size_t 
 dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
                        json_error_t *error, json_t **document)
 {
-    reading r = {.ring = {{&r.ring, &r.ring}}};
+    reading r = {.ring = {{&r.ring, &r.ring}},
+                 .n_left = n_bytes < MOST_BYTES / PER_BYTE
+                               ? DH_MIN(MOST_BYTES, BASE_BYTES + PER_BYTE * n_bytes)
+                               : MOST_BYTES};
     const locale_t before = dh_c_locale_enter();
     *document = read_within(&r, text, n_bytes, flags, error);
     dh_c_locale_leave(before);
+    if (r.too_large)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "%zu bytes of JSON take more memory than is allowed: 16 MiB, and %d bytes "
+                       "for each, 8 GiB at most",
+                       n_bytes, PER_BYTE);
     if (dh_json_is_whole()) return DH_OK;
     json_decref(*document);
     *document = NULL;

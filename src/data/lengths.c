@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BYTES = 1 << 28, MOST_COLUMNS = 3, WORD_BYTES = 32 };
+enum { MAX_BYTES = 1 << 26, MOST_COLUMNS = 3, WORD_BYTES = 32 };
 
 typedef struct bin {
     int64_t low, high; /* low == high: that length alone */
@@ -172,6 +172,8 @@ dh_status dh_lengths_read(dh_ctx *ctx, const char *path, dh_lengths *lengths)
     *lengths = (dh_lengths){.n_lines = 0};
     DH_TRY(dh_file_read(ctx, path, MAX_BYTES, &text, &n_bytes));
     dh_status st = read_lines(&r, text, n_bytes);
+    if (st == DH_OK && !isfinite(lengths->n_documents))
+        st = dh_fail(ctx, DH_EFORMAT, "%s: the sum of its counts is no finite number", path);
     if (st == DH_OK && !(lengths->n_documents > 0))
         st = dh_fail(ctx, DH_EFORMAT,
                      "%s has no documents: a number of tokens is wanted, one a line, or a "

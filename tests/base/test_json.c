@@ -85,9 +85,31 @@ static void numbers_are_short_where_they_read_back(void **state)
     assert_fails(&ctx, dh_json_text_exact(&ctx, NULL, 0, &printed), DH_ENOMEM, "printing JSON");
 }
 
+/* An empty object takes a hundred times its bytes: a file of them does not take all memory. */
+static void memory_has_a_limit(void **state)
+{
+    enum { N = 500000 };
+    dh_ctx ctx = DH_CTX_INIT;
+    json_error_t error;
+    json_t *document;
+    char *objects = malloc(3 * N + 2);
+    for (size_t i = 0; i < N; i++) memcpy(objects + 1 + 3 * i, "{},", 3);
+    objects[0] = '[';
+    objects[3 * N] = ']'; /* in place of the last comma */
+    assert_fails(&ctx, dh_json_read(&ctx, objects, 3 * N + 1, 0, &error, &document),
+                 DH_EUNSUPPORTED, "1500001 bytes of JSON take more memory than is allowed");
+    assert_null(document);
+    for (size_t i = 0; i < N; i++) memcpy(objects + 1 + 3 * i, "11,", 3);
+    objects[3 * N] = ']';
+    assert_ok(&ctx, dh_json_read(&ctx, objects, 3 * N + 1, 0, &error, &document));
+    json_decref(document);
+    free(objects);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_allocation_may_fail),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_has_a_limit),
+                                       cmocka_unit_test(any_allocation_may_fail),
                                        cmocka_unit_test(numbers_are_short_where_they_read_back)};
     dh_json_watch_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,6 +119,7 @@ static void what_is_wrong_is_said(void **state)
         {"source\tdocs\ttokens\tmean\nlinux\t3\t9\t3\n", "lengths:2: \"linux\t3\t9\t3\""},
         {"{\n \"wiki\": {\n", "lengths:2: "},
         {"5,0\n", "has no documents"},
+        {"5,1e308\n6,1e308\n", "the sum of its counts is no finite number"},
         {"# nothing\n", "has no documents"},
         {"", "has no documents"},
     };
