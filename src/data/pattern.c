@@ -11,7 +11,7 @@
  * hundredth of each: docs/limits.md. */
 #define MAX_PATTERN_BYTES 65536
 #define MAX_GROUPS 64
-#define STEPS_BASE ((int64_t)1 << 24)
+#define STEPS_BASE ((int64_t)1 << 22)
 #define STEPS_PER_BYTE 64
 /* Of this thread's processor, within matches: for what no step shows, as 65,535 repeats that fail.
  */

@@ -341,7 +341,7 @@ def try_reader(program, name, reader, options):
         if not options.full:  # a few of them, others for each reader
             hand = draw.sample(hand, 2)
         cases = hand + [(f"damage {i}", damaged(draw, seed)) for i in range(options.drawn)]
-        cut = range(0, len(seed), max(1, len(seed) // 100)) if options.full else ()
+        cut = range(0, len(seed), max(1, len(seed) // max(1, options.drawn // 2))) if options.full else ()
         for case, data in cases + [(f"cut at {n}", seed[:n]) for n in cut]:
             write(path, data)
             attempt(case)
