@@ -158,7 +158,7 @@ static inline dh_status run_once(dh_ctx *ctx, const char *model, const char *set
     DH_TRY(run_parse(ctx, model, settings, out, &job));
     run_is_stopped = 0;
     dh_train_options options = {.quiet = true,
-                                .stop = &run_is_stopped,
+                                .stop = stop ? &run_is_stopped : NULL,
                                 .on_start = stop ? run_stop : NULL,
                                 .on_step = watch_steps,
                                 .self = watching};
