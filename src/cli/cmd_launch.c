@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,27 +148,28 @@ static void catch_signals(void)
 
 /* In a process group of its own: what a terminal sends is passed on by this process alone. Where
  * the command cannot be run, tell gets why. */
-static void become(const words *w, int tell, pid_t parent)
+static void become(const words *w, const int tell[2])
 {
+    struct pollfd parent = {.fd = tell[1]};
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(127); /* it died before it could be asked for */
+    close(tell[0]);
+    if (poll(&parent, 1, 0) > 0) _exit(127); /* who would read it died before the line above */
     const int nothing = open("/dev/null", O_RDONLY);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     execvp(w->at[0], (char *const *)(uintptr_t)w->at);
     const int why = errno;
-    (void)!write(tell, &why, sizeof why);
+    (void)!write(tell[1], &why, sizeof why);
     _exit(127);
 }
 
 static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
 {
-    const pid_t self = getpid();
     int told[2], why;
     if (pipe2(told, O_CLOEXEC) != 0)
         return dh_fail(ctx, DH_EINTERNAL, "cannot start a process: %s", strerror(errno));
     *launcher = fork();
-    if (*launcher == 0) become(w, told[1], self);
+    if (*launcher == 0) become(w, told);
     why = errno;
     close(told[1]);
     const bool failed = *launcher < 0 || read(told[0], &why, sizeof why) == (ssize_t)sizeof why;

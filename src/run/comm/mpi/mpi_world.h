@@ -34,7 +34,7 @@ typedef struct mpi_guard {
     pthread_cond_t over;
 } mpi_guard;
 
-/* what outlives it; ns 0: without a limit */
+/* what outlives it; ns: how long ranks wait for each other, to which a margin is added */
 void mpi_guard_begin(mpi_guard *g, const char *what, int64_t ns);
 void mpi_guard_end(mpi_guard *g);
 
