@@ -53,6 +53,8 @@ typedef struct dh_gemm dh_gemm;
 dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm);
 void dh_gemm_destroy(dh_gemm *gemm);
 size_t dh_gemm_workspace(const dh_gemm *gemm);
+/* The code that float32 products share is generated, once a process. errors: DH_ENOMEM */
+dh_status dh_gemm_get_ready(dh_ctx *ctx);
 /* One line for logs: the method and oneDNN's implementation. */
 const char *dh_gemm_method(const dh_gemm *gemm);
 /* Runs of one object may overlap in time when each has its own ws.

@@ -190,7 +190,8 @@ dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t
     const int team = team_of(threads, share);
     static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* what was tried is then taken */
     pthread_mutex_lock(&starting);
-    const dh_status st = try_team(ctx, team);
+    dh_status st = try_team(ctx, team);
+    if (st == DH_OK) st = dh_gemm_get_ready(ctx);
     if (known && st == DH_OK) bind_team(topology, allowed, first, share, team);
     pthread_mutex_unlock(&starting);
     if (known) log_cores(topology, allowed, first, share, team);
