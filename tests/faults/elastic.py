@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from started import draw_seed, drawn, environment, name_of, processes, send, settings
+from started import clean_up_when_stopped, draw_seed, drawn, environment, name_of, processes, send, settings
 
 STEPS, EVERY = 24, 4
 PATIENCE_S = 6      # parallel.timeout_s
@@ -373,6 +373,7 @@ def main():
     parser.add_argument("--orphans", action="store_true", help="only launchers that are killed while ranks start")
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
+    clean_up_when_stopped()
     args.seed = draw_seed("elastic", args.seed, 5)
     args.dhelix = os.path.abspath(args.dhelix)
     tmp = tempfile.mkdtemp(prefix="dhelix-elastic-")
@@ -380,10 +381,12 @@ def main():
     which = [args.only] if args.only is not None else range(args.first, args.first + args.schedules)
     if not test.mpirun:
         print("elastic: ranks are threads alone", flush=True)
-    failed = [i for i in which if not Schedule(test, i).run()]
+    try:
+        failed = [i for i in which if not Schedule(test, i).run()]
+    finally:
+        if not args.keep:
+            shutil.rmtree(tmp, ignore_errors=True)
     print(f"{len(which)} schedules, {len(failed)} failed: {failed}")
-    if not args.keep:
-        shutil.rmtree(tmp, ignore_errors=True)
     sys.exit(1 if failed else 0)
 
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import elastic
-from started import draw_seed, environment, send, settings
+from started import clean_up_when_stopped, draw_seed, environment, send, settings
 
 SUBNET = "192.0.2"  # TEST-NET-1: routed nowhere
 AGENT = "bench/netns"
@@ -157,6 +157,7 @@ def main():
     parser.add_argument("--seed", type=int)
     parser.add_argument("--only", type=int)
     args = parser.parse_args()
+    clean_up_when_stopped()
     args.seed = draw_seed("hosts", args.seed, 8)
     args.threads = args.orphans = args.keep = False
     args.dhelix = os.path.abspath(args.dhelix)

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.request
 
-from started import environment, settings
+from started import clean_up_when_stopped, environment, settings
 
 JOB = f"""
 model: {{name: tiny, family: gpt2, n_layers: 1, n_heads: 2, width: 16, max_seq: 16}}
@@ -83,6 +83,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--ranks", type=int, default=2)
     args = parser.parse_args()
+    clean_up_when_stopped()
     args.dhelix = os.path.abspath(args.dhelix)
     with tempfile.TemporaryDirectory(prefix="dhelix-long-") as tmp:
         faults = run(args, tmp)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from started import draw_seed, drawn, environment, name_of, processes, send, settings
+from started import clean_up_when_stopped, draw_seed, drawn, environment, name_of, processes, send, settings
 
 STEPS = 20
 JOB = f"""
@@ -207,6 +207,7 @@ def main():
     parser.add_argument("--only", type=int)
     parser.add_argument("--threads", action="store_true", help="no processes, although mpirun is there")
     args = parser.parse_args()
+    clean_up_when_stopped()
     args.seed = draw_seed("pressure", args.seed, 9)
     args.dhelix = os.path.abspath(args.dhelix)
     with tempfile.TemporaryDirectory(prefix="dhelix-pressure-") as tmp:

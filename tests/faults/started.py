@@ -1,6 +1,8 @@
 """Runs of dhelix that a harness starts: their surroundings, and their processes."""
 import os
 import random
+import signal
+import sys
 import time
 
 
@@ -54,7 +56,12 @@ def send(pid, number):
         return False
 
 
-# ---- seeds ----
+# ---- harnesses ----
+
+def clean_up_when_stopped():
+    """SIGTERM ends a harness as an error does, so that what it has made goes with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
 
 def draw_seed(name, seed, fixed):
     """A seed that was asked for; the time's with DHELIX_TEST_FRESH; else always alike."""
