@@ -52,11 +52,10 @@ static const dh_chat *template_of(unsigned n)
 
 /* ---- what files hold ------------------------------------------------------------------------- */
 
-static bool unpack(const char *path, const char *keep, dh_map *map)
+static bool unpack(const char *path, const char *keep, dh_text_file *file)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    DH_CHECK(dh_map_open(&ctx, path, map) == DH_OK, "%s", ctx.message);
-    const dh_status st = dh_unpack(&ctx, path, keep, map);
+    const dh_status st = dh_text_file_open(&ctx, path, keep, file);
     DH_CHECK(st == DH_OK || ctx.message[0], "a refusal says why");
     return st == DH_OK;
 }
@@ -74,12 +73,13 @@ static void check_kept(const char *path, const dh_map *map, bool accepted)
     char keep[LONGEST_PATH];
     in_folder("kept", keep);
     for (int i = 0; i < 2; i++) { /* made, and found */
-        dh_map again;
+        dh_text_file again;
         DH_CHECK(unpack(path, keep, &again) == accepted, "accepted when kept");
-        DH_CHECK(!accepted || (again.n_bytes == map->n_bytes &&
-                               (map->n_bytes == 0 || memcmp(again.at, map->at, map->n_bytes) == 0)),
+        DH_CHECK(!accepted ||
+                     (again.map.n_bytes == map->n_bytes &&
+                      (map->n_bytes == 0 || memcmp(again.map.at, map->at, map->n_bytes) == 0)),
                  "kept as it was");
-        dh_map_close(&again);
+        dh_text_file_close(&again);
     }
     if (dh_path_exists(keep)) DH_CHECK(dh_dir_remove(&ctx, keep) == DH_OK, "%s", ctx.message);
 }
@@ -101,12 +101,19 @@ static dh_dataset *open_data(const char *path, const dh_chat *chat, const char *
     return NULL;
 }
 
+static uint64_t hash_of(const dh_dataset *ds)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    uint64_t hash;
+    DH_CHECK(dh_dataset_hash(&ctx, ds, &hash) == DH_OK, "%s", ctx.message);
+    return hash;
+}
+
 static void check_same(const dh_dataset *ds, dh_dataset *other)
 {
     DH_CHECK(!ds == !other, "only one is read");
     if (ds)
-        DH_CHECK(dh_dataset_tokens(ds) == dh_dataset_tokens(other) &&
-                     dh_dataset_hash(ds) == dh_dataset_hash(other),
+        DH_CHECK(dh_dataset_tokens(ds) == dh_dataset_tokens(other) && hash_of(ds) == hash_of(other),
                  "%lld tokens, and %lld", (long long)dh_dataset_tokens(ds),
                  (long long)dh_dataset_tokens(other));
     dh_dataset_close(other);
@@ -151,19 +158,20 @@ static void read_tokens(const char *path, const char *inner, const dh_map *map, 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    dh_map map;
+    dh_text_file file;
+    const dh_map *map = &file.map;
     if (size == 0) return 0;
     dh_log_set_level(DH_LOG_ERROR); /* half a surrogate pair is worth a warning */
     const unsigned kind = data[0] % DH_COUNTOF(files);
     const dh_chat *chat =
         files[kind].chats ? template_of(data[0] / (unsigned)DH_COUNTOF(files)) : NULL;
     const char *path = fuzz_put(0, files[kind].name, data + 1, size - 1);
-    const bool accepted = unpack(path, NULL, &map);
-    if (!accepted || map.n_bytes <= MOST_UNPACKED) { /* else minutes for what a few bytes say */
-        check_kept(path, &map, accepted);
-        if (accepted) read_tokens(path, files[kind].inner, &map, chat);
+    const bool accepted = unpack(path, NULL, &file);
+    if (!accepted || map->n_bytes <= MOST_UNPACKED) { /* else minutes for what a few bytes say */
+        check_kept(path, map, accepted);
+        if (accepted) read_tokens(path, files[kind].inner, map, chat);
     }
-    dh_map_close(&map);
+    dh_text_file_close(&file);
     unlink(path);
     return 0;
 }
