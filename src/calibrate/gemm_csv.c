@@ -8,11 +8,9 @@
  * there they must agree. Read too: the columns of hipblaslt-bench and of cutlass_profiler. A column
  * that is none of these is refused unless it says nothing about the work. Rows of other types than
  * bf16, fp16 and f32 are left out and counted. */
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/c_locale.h"
 #include "base/csv.h"
@@ -172,10 +170,12 @@ static const char *heading_at(const reader *r, int cell)
 
 static bool says_nothing(const char *heading)
 {
+    char text[MAX_CELL];
+    snprintf(text, sizeof text, "%s", heading);
+    dh_to_lower(text);
     for (size_t i = 0; i < DH_COUNTOF(others); i++) {
         const size_t n = strcspn(others[i], "*");
-        if (strncasecmp(heading, others[i], n) == 0 && (others[i][n] == '*' || !heading[n]))
-            return true;
+        if (strncmp(text, others[i], n) == 0 && (others[i][n] == '*' || !text[n])) return true;
     }
     return !*heading;
 }
@@ -222,8 +222,8 @@ static bool is_heading(const reader *r)
 {
     int n = 0;
     for (int i = 0; i < r->n_cells; i++)
-        n += strcasecmp(heading_at(r, i), "m") == 0 || strcasecmp(heading_at(r, i), "n") == 0 ||
-             strcasecmp(heading_at(r, i), "k") == 0;
+        n += dh_is_same_word(heading_at(r, i), "m") || dh_is_same_word(heading_at(r, i), "n") ||
+             dh_is_same_word(heading_at(r, i), "k");
     return n == 3;
 }
 
@@ -260,7 +260,7 @@ static void leave_out(reader *r, const char *type)
 {
     int i = 0;
     r->n_left_out++;
-    while (i < r->n_types && strcasecmp(r->left_out[i], type) != 0) i++;
+    while (i < r->n_types && !dh_is_same_word(r->left_out[i], type)) i++;
     if (i == r->n_types && i < N_OTHER_TYPES)
         snprintf(r->left_out[r->n_types++], MAX_CELL, "%s", *type ? type : "none");
 }
@@ -312,7 +312,7 @@ static dh_status read_row(reader *r)
             return dh_fail(r->file->ctx, DH_EFORMAT,
                            "%s:%d: %d cells; as many as there are headings are wanted",
                            r->file->path, r->csv.line, r->n_cells);
-    if (*status && strcasecmp(status, "success") != 0 && strcasecmp(status, "ok") != 0) {
+    if (*status && !dh_is_same_word(status, "success") && !dh_is_same_word(status, "ok")) {
         r->n_failed++;
         return DH_OK;
     }

@@ -8,7 +8,6 @@
  *
  * The first time of a row is that out of place. Launchers put words in front of lines, and copies
  * lose the "#": a line is known by its words. What is none of these lines is passed over. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +58,16 @@ static bool number_after(const words *w, const char *word, int64_t *value)
 
 /* ---- prefixes ------------------------------------------------------------------------------- */
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 /* Bytes of what a launcher put in front of a line; 0: nothing. Of mpirun --tag-output
  * "[1,0]<stdout>:", Intel MPI "[0] ", srun --label "0: ", pdsh and logs of pods "host: ", a time,
  * and "> " of a quoted text. */
@@ -77,7 +86,7 @@ static size_t prefix_of(const char *at, size_t n)
             while (i < n && at[i] != ':') i++;
         return DH_MIN(i + (i < n && at[i] == ':'), n);
     }
-    while (i < n && (isalnum((unsigned char)at[i]) || strchr("._-+", at[i]))) i++;
+    while (i < n && (is_letter(at[i]) || is_digit(at[i]) || strchr("._-+", at[i]))) i++;
     const bool is_time = i >= 2 && i < n && at[i] == ':' && n - i >= 6 && at[i + 3] == ':';
     if (is_time) /* 2026-07-10T10:00:00.000Z */
         while (i < n && !strchr(" \t#", at[i])) i++;
@@ -92,7 +101,7 @@ static size_t prefix_of(const char *at, size_t n)
 
 static bool is_name_letter(char c)
 {
-    return isalnum((unsigned char)c) || c == '_';
+    return is_letter(c) || is_digit(c) || c == '_';
 }
 
 /* "all_reduce_perf" in whatever a line says, also in a path. */
@@ -120,7 +129,7 @@ static int test_of_path(const char *path)
     for (size_t i = 0; i < DH_COUNTOF(names); i++) {
         const char *at = strstr(name, names[i]);
         const size_t n = strlen(names[i]);
-        if (at && (at == name || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[n]))
+        if (at && (at == name || !is_letter(at[-1])) && !is_letter(at[n]))
             return nccl_test_of(names[i], n);
     }
     return NCCL_UNNAMED;
@@ -218,8 +227,7 @@ static dh_status read_row(reader *r, words *w)
 static bool is_row(const words *w)
 {
     double number;
-    if (w->n == 0 || !isdigit((unsigned char)w->at[0][0]) || !dh_parse_f64(w->at[0], &number))
-        return false;
+    if (w->n == 0 || !is_digit(w->at[0][0]) || !dh_parse_f64(w->at[0], &number)) return false;
     return w->n == 1 || dh_parse_f64(w->at[1], &number);
 }
 

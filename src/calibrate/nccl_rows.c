@@ -1,11 +1,12 @@
 /* What an output of nccl-tests says of itself, checked and added: nccl.h. */
 #include "calibrate/nccl.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/c_locale.h"
 
 static const struct {
     const char *name; /* letters alone */
@@ -22,8 +23,9 @@ int nccl_test_of(const char *name, size_t n_bytes)
     char letters[64];
     size_t n = 0;
     for (size_t i = 0; i < n_bytes && n + 1 < sizeof letters; i++)
-        if (name[i] != '_' && name[i] != '-') letters[n++] = (char)tolower((unsigned char)name[i]);
+        if (name[i] != '_' && name[i] != '-') letters[n++] = name[i];
     letters[n] = '\0';
+    dh_to_lower(letters);
     for (size_t i = 0; i < DH_COUNTOF(tests); i++)
         if (strcmp(letters, tests[i].name) == 0) return (int)i;
     return NCCL_OTHER;

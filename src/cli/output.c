@@ -41,7 +41,7 @@ void dh_cli_say(const char *fmt, ...)
     char line[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
+    dh_vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     dh_printable(line, sizeof line);
     fprintf(stderr, "dhelix: %s\n", line);

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 static const char *const order_names[] = {"shuffle", "sequential", "random", NULL};
 static const char *const format_names[] = {"text", "chat", NULL};
@@ -621,7 +620,7 @@ static const char *foreign_name(const char *key)
     if (strcmp(key, "optimizer.name") == 0 || strcmp(key, "optimizer.type") == 0)
         return foreign_name("optimizer");
     for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
-        if (strcasecmp(last_part(key), foreign[i].word) == 0) return foreign[i].here;
+        if (dh_is_same_word(last_part(key), foreign[i].word)) return foreign[i].here;
     return NULL;
 }
 

@@ -162,6 +162,19 @@ static dh_status make_documents(reader *r)
     return DH_OK;
 }
 
+/* A step's rows are made of these documents: what they need is bounded by their tokens. */
+static dh_status check_tokens(dh_ctx *ctx, const char *path, const dh_lengths *l)
+{
+    double sum = 0;
+    for (size_t i = 0; i < l->of.n; i++) sum += (double)l->of.at[i];
+    if (sum <= (double)DH_LENGTHS_MOST_TOKENS) return DH_OK;
+    return dh_fail(
+        ctx, DH_EFORMAT,
+        "%s: its documents have %.3g tokens together, more than the %.3g allowed: a part "
+        "of the list, or a histogram of fewer documents, says as much",
+        path, sum, (double)DH_LENGTHS_MOST_TOKENS);
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 dh_status dh_lengths_read(dh_ctx *ctx, const char *path, dh_lengths *lengths)
@@ -180,6 +193,7 @@ dh_status dh_lengths_read(dh_ctx *ctx, const char *path, dh_lengths *lengths)
                      "histogram's lines with counts above 0",
                      path);
     if (st == DH_OK) st = make_documents(&r);
+    if (st == DH_OK) st = check_tokens(ctx, path, lengths);
     dh_vec_fini(&r.bins);
     free(text);
     return st;

@@ -23,6 +23,7 @@ typedef struct dh_lengths {
 /* TUNING: as many rows of 32,768 tokens as 64 steps of 512 need, by documents of the English
  * Wikipedia (700 tokens in the mean); 8 MB, and a second to pack. */
 enum { DH_LENGTHS_MOST = 1 << 20 };
+#define DH_LENGTHS_MOST_TOKENS (INT64_C(1) << 36) /* of all documents together */
 
 /* Columns are parted by tabs, commas or blanks. Lines that are empty or begin with # do not count,
  * nor does the first other one if none of its columns is a number: a heading. Counts that

@@ -28,8 +28,8 @@ typedef struct dh_run_findings {
     dh_resume resume;                   /* what `dhelix train` would do */
     int64_t resume_step;
     char lost[DH_CTX_MESSAGE_BYTES]; /* where all checkpoints are gone; else "" */
-    size_t n_lines, n_unreadable; /* of metrics.jsonl */
-    char unreadable[160];         /* the numbers of the first of those */
+    size_t n_lines, n_unreadable;    /* of metrics.jsonl */
+    char unreadable[160];            /* the numbers of the first of those */
 } dh_run_findings;
 
 /* Read everything that a resume depends on: checksums, shapes, state, metrics.

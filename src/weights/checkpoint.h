@@ -5,10 +5,10 @@
  * (safetensors for weights and moments, state.json), each synced; then
  * manifest.json with every file's size and XXH3-128 checksum, and one rename. A
  * process killed, or a disk full, at any point leaves the earlier checkpoints as
- * they were. RUN/saved.json names the newest one outside of the folder they lie in: where that folder
- * is gone, a run that had checkpoints is told from one that never had any. (Under a limit on file sizes the process must ignore SIGXFSZ to get an
- * error instead of its end.) Several ranks may write files of one checkpoint; one
- * rank begins and commits it. */
+ * they were. RUN/saved.json names the newest one outside of the folder they lie in: where that
+ * folder is gone, a run that had checkpoints is told from one that never had any. (Under a limit on
+ * file sizes the process must ignore SIGXFSZ to get an error instead of its end.) Several ranks may
+ * write files of one checkpoint; one rank begins and commits it. */
 #ifndef DH_WEIGHTS_CHECKPOINT_H
 #define DH_WEIGHTS_CHECKPOINT_H
 
@@ -28,8 +28,8 @@ typedef struct dh_ckpt_file {
     char xxh3_128[DH_CKPT_HASH_TEXT]; /* lower-case hexadecimal, high word first */
 } dh_ckpt_file;
 
-/* A setting by name, and its value as it is printed. Of a long value the first bytes, its length and
- * its hash: texts are equal where the whole values are. */
+/* A setting by name, and its value as it is printed. Of a long value the first bytes, its length
+ * and its hash: texts are equal where the whole values are. */
 typedef struct dh_ckpt_setting {
     char name[80], value[160];
 } dh_ckpt_setting;

@@ -1,8 +1,8 @@
 #include "dh_test.h"
 
-#include "base/printable.h"
 #include "base/c_locale.h"
 #include "base/mapped.h"
+#include "base/printable.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -120,6 +120,8 @@ static void what_is_wrong_is_said(void **state)
         {"{\n \"wiki\": {\n", "lengths:2: "},
         {"5,0\n", "has no documents"},
         {"5,1e308\n6,1e308\n", "the sum of its counts is no finite number"},
+        {"9223372036854775807\n", "more than the 6.87e+10 allowed"},
+        {"4294967296,20\n", "its documents have 8.59e+10 tokens together"},
         {"# nothing\n", "has no documents"},
         {"", "has no documents"},
     };
