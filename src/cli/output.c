@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "cli/cli.h"

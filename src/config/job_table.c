@@ -3,6 +3,7 @@
 #include "settings.h"
 
 #include "base/base.h"
+#include "base/c_locale.h"
 #include "model_names.h"
 
 #include <stdio.h>
