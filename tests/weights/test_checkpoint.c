@@ -225,7 +225,7 @@ static void prunes_the_oldest(void **state)
 
 static void flip_a_byte(const char *run, int64_t step)
 {
-    char path[400], byte;
+    char path[400], byte = 0;
     snprintf(path, sizeof path, "%s/checkpoints/step-%06lld/model.safetensors", run,
              (long long)step);
     const int fd = open(path, O_RDWR);
