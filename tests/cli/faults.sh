@@ -83,7 +83,8 @@ fails 1 'training step' "$dhelix" train "${job[@]}" --set out="$tmp/diverged" \
 check 'the operator is named' grep -qE 'instruction [0-9]+ .*layer.*non-finite' "$tmp/err"
 cp tests/data/weights/tiny-random-gpt2/model.safetensors "$tmp/poisoned.safetensors"
 size=$(stat -c %s "$tmp/poisoned.safetensors")
-printf '\000\000\300\177' | dd of="$tmp/poisoned.safetensors" bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
+# The largest float: NaN itself is refused on loading.
+printf '\377\377\177\177' | dd of="$tmp/poisoned.safetensors" bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
 cat >"$tmp/poisoned.yaml" <<EOF
 model: $PWD/tests/data/weights/tiny-random-gpt2/config.json
 data: {train: $PWD/examples/data/tinyshakespeare.txt}

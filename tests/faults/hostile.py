@@ -14,6 +14,7 @@ A run passes when it ends by itself within the limit of time, below the limit of
 with one line of error.
 """
 import argparse
+import json
 import os
 import random
 import resource
@@ -90,7 +91,7 @@ def readers():
                     ["plan", "job.yaml", "--cluster", "cluster.yaml"]),
         "config": (WEIGHTS + "tiny-qwen2/config.json", "model/config.json", qwen, convert),
         "safetensors": (WEIGHTS + "tiny-qwen2/model.safetensors", "model/model.safetensors", qwen, convert),
-        "index": (b'{"metadata": {}, "weight_map": {"model.norm.weight": "a.safetensors"}}',
+        "index": (index(WEIGHTS + "tiny-qwen2/model.safetensors", "a.safetensors"),
                   "model/model.safetensors.index.json", {**qwen, **shards}, convert),
         "adapter_config": (WEIGHTS + "lora-qwen2/adapter_config.json", "model/adapter_config.json", lora, based),
         "adapter": (WEIGHTS + "lora-qwen2/adapter_model.safetensors", "model/adapter_model.safetensors", lora, based),
@@ -187,6 +188,14 @@ def by_hand(seed, name):
     if name == "index":
         for path in ("../a.safetensors", "/etc/passwd", "a.safetensors/../../x", "", ".", "a" * 5000, "/dev/zero"):
             yield f"outside {path[:30]}", b'{"weight_map": {"model.norm.weight": "%s"}}' % path.encode()
+
+
+def index(path, shard):
+    """Of a file of weights under another name."""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+    names = [name for name in header if name != "__metadata__"]
+    return json.dumps({"metadata": {}, "weight_map": {name: shard for name in names}}).encode()
 
 
 def replace_numbers(seed, number):
