@@ -49,8 +49,9 @@ static uint32_t least_of(const dh_reshard *r, const dh_slice *s, int64_t *const 
 static dh_status plan_least(dh_ctx *ctx, dh_reshard *r)
 {
     const size_t n = (size_t)r->n_ranks;
-    int64_t *both = calloc(2 * n + 1, sizeof *both), *const sent[2] = {both, both + n};
+    int64_t *both = calloc(2 * n + 1, sizeof *both);
     if (!both) return no_memory(ctx);
+    int64_t *const sent[2] = {both, both + n};
     for (size_t i = 0; i < r->slices.n; i++) {
         dh_slice *s = &r->slices.at[i];
         s->from = least_of(r, s, sent);
