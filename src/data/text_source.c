@@ -6,6 +6,7 @@
 #include "base/json_text.h"
 #include "base/mapped.h"
 #include "base/memory.h"
+#include "base/stop.h"
 #include "data/chat.h"
 #include "data/json_mend.h"
 #include "data/tok.h"
@@ -296,7 +297,7 @@ static dh_status hold(dh_ctx *ctx, const encode_job *job, const dh_ids *ids)
 
 static dh_status heed_stop(dh_ctx *ctx, const encode_job *job)
 {
-    if (!job->spec->stop || !*job->spec->stop) return DH_OK;
+    if (!dh_stop_asked(job->spec->stop)) return DH_OK;
     return dh_fail(ctx, DH_EINTERRUPTED, "stopped while %s was tokenized", job->source->path);
 }
 

@@ -1,6 +1,7 @@
 /* Generation: read the prompt, then draw a token, show it, feed it back. */
 #include "dhelix/generate.h"
 #include "base/needs.h"
+#include "base/stop.h"
 #include "data/chat.h"
 #include "train/session.h"
 
@@ -167,7 +168,7 @@ static dh_status draw_text(dh_ctx *ctx, text *t, dh_generate_result *result)
             result->end = DH_GENERATE_CONTEXT;
             return DH_OK;
         }
-        if (spec->stop && *spec->stop) {
+        if (dh_stop_asked(spec->stop)) {
             result->end = DH_GENERATE_STOPPED;
             return DH_OK;
         }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/launch.h"
 #include "train/profile.h"
 #include "train/profiling.h"
@@ -78,7 +79,7 @@ static verdict judge(const rank_work *w, int64_t start_ns)
 {
     const dh_profile_options *o = w->m->options;
     const double seconds = (o->seconds > 0 ? o->seconds : most_seconds) / (double)w->m->n_probes;
-    if (o->stop && *o->stop) return STOPPED;
+    if (dh_stop_asked(o->stop)) return STOPPED;
     if (w->n == w->cap) return ENOUGH;
     const bool late = (double)(dh_now_ns() - start_ns) * 1e-9 > seconds;
     return late && w->n >= LEAST_SAMPLES ? ENOUGH : GO_ON;

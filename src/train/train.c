@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/needs.h"
+#include "base/stop.h"
 #include "train/elastic.h"
 #include "train/launch.h"
 #include "train/link_sms.h"
@@ -63,7 +64,7 @@ static dh_status complete_profile(dh_ctx *ctx, const training *t)
 
 static dh_status heed_stop(dh_ctx *ctx, const dh_run *run)
 {
-    if (!run->options->stop || !*run->options->stop) return DH_OK;
+    if (!dh_stop_asked(run->options->stop)) return DH_OK;
     return dh_fail(ctx, DH_EINTERRUPTED, "stopped before the run's steps began");
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/stop.h"
 #include "train/resolve.h"
 #include "train/room.h"
 #include "train/run.h"
@@ -264,7 +265,7 @@ static dh_status record_load(dh_ctx *ctx, dh_run *run)
 /* What all ranks know after a step: the loss, and whether someone was asked to stop. */
 static dh_status share_step(dh_ctx *ctx, dh_run *run)
 {
-    double values[7] = {0, 0, run->options->stop && *run->options->stop ? 1 : 0};
+    double values[7] = {0, 0, dh_stop_asked(run->options->stop) ? 1 : 0};
     int64_t n_micro;
     dh_saver_tell(run, &values[5]);
     if (run->session->switched) {
@@ -330,7 +331,7 @@ static int64_t validation_sequences(const dh_run *run)
 static dh_status hear_stop(dh_ctx *ctx, dh_run *run)
 {
     const volatile sig_atomic_t *stop = run->options->stop;
-    double asked = stop && *stop ? 1 : 0;
+    double asked = dh_stop_asked(stop) ? 1 : 0;
     if (!stop || run->stopping) return DH_OK;
     DH_TRY(dh_ranks_sum(ctx, &run->ranks, &asked, 1));
     run->stopping = asked > 0;

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/stop.h"
 #include "train/recipe.h"
 #include "tune/tuner.h"
 
@@ -292,7 +293,7 @@ static dh_status begin_one(worker *w, const dh_tune_config *config, int64_t plac
     exploration *x = w->x;
     if (x->n_done++ % SHOW_EVERY == 0) {
         dh_progress_count(x->progress, x->n_done, "configurations");
-        if (x->stop && *x->stop)
+        if (dh_stop_asked(x->stop))
             return dh_fail(&w->ctx, DH_EINTERRUPTED,
                            "interrupted after %lld of %lld configurations", (long long)x->n_done,
                            (long long)x->n_all);
@@ -408,7 +409,7 @@ static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
     if (x->placed.n == 0) return DH_OK;
     qsort(x->placed.at, x->placed.n, sizeof *x->placed.at, by_bound);
     do {
-        if (x->stop && *x->stop)
+        if (dh_stop_asked(x->stop))
             return dh_fail(ctx, DH_EINTERRUPTED, "interrupted with %zu of %zu schedules placed", at,
                            x->placed.n);
         DH_TRY(fill_batch(ctx, x, &at));

@@ -2,6 +2,7 @@
  * each at a time. */
 #include <pthread.h>
 
+#include "base/stop.h"
 #include "train/recipe.h"
 #include "train/simulation.h"
 #include "tune/tuner.h"
@@ -108,7 +109,7 @@ static tune_simulation *take(crew *c)
     const volatile sig_atomic_t *stop = c->t->options->stop;
     pthread_mutex_lock(&c->lock);
     dh_progress_count(c->progress, c->n_before + (int64_t)c->n_done, c->what);
-    const bool ends = c->failed || c->n_taken == c->n || (stop && *stop);
+    const bool ends = c->failed || c->n_taken == c->n || dh_stop_asked(stop);
     tune_simulation *s = ends ? NULL : &c->at[c->n_taken++];
     pthread_mutex_unlock(&c->lock);
     return s;

@@ -146,7 +146,7 @@ static inline dh_status run_parse(dh_ctx *ctx, const char *model, const char *se
 static volatile sig_atomic_t run_is_stopped;
 static inline void run_stop(void *self)
 {
-    run_is_stopped = 1;
+    __atomic_store_n(&run_is_stopped, 1, __ATOMIC_RELAXED); /* by every rank */
 }
 
 /* Train such a job; one step when asked to stop. */
