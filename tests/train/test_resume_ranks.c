@@ -247,6 +247,7 @@ static dh_status load_and_save(dh_ctx *ctx, copier *c)
     DH_TRY(dh_run_claim_folder(ctx, run));
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, dh_run_open_outputs(ctx, run)));
     dh_status st = dh_run_save(ctx, run);
+    dh_vec_fini(&run->proved);
     dh_run_release_folder(run);
     return st;
 }
