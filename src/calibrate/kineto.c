@@ -68,7 +68,9 @@ static int by_id(const void *x, const void *y)
 static kernel_op *op_of_id(kernels *k, int64_t id)
 {
     const kernel_op key = {.id = id};
-    return bsearch(&key, k->ops.at, k->ops.n, sizeof key, by_id);
+    kernel_op *op = bsearch(&key, k->ops.at, k->ops.n, sizeof key, by_id);
+    while (op && op > k->ops.at && op[-1].id == id) op--; /* of several the first */
+    return op;
 }
 
 static int by_correlation(const void *x, const void *y)
@@ -116,6 +118,7 @@ static kernel_op *op_of_kernel(kernels *k, const json_t *args)
         json_is_integer(correlation) && k->starts.n
             ? bsearch(&key, k->starts.at, k->starts.n, sizeof key, by_correlation)
             : NULL;
+    while (start && start > k->starts.at && start[-1].correlation == key.correlation) start--;
     const bool same = json_is_integer(id) && json_is_integer(correlation) &&
                       json_integer_value(id) == key.correlation;
     if (json_is_integer(id) && !(same && start)) return op_of_id(k, json_integer_value(id));

@@ -183,7 +183,7 @@ static dh_status check_right(const reader *r, const words *w, int shift)
     double wrong;
     int at = find_word(&r->heading, "#wrong");
     if (at < 0) at = find_word(&r->heading, "error");
-    if (at < 0 || !dh_parse_f64(w->at[at - shift], &wrong) || wrong == 0) return DH_OK;
+    if (at < shift || !dh_parse_f64(w->at[at - shift], &wrong) || wrong == 0) return DH_OK;
     return dh_fail(r->output.file->ctx, DH_EFORMAT,
                    "%s:%d: %s wrong values in the result: a measurement of a sound machine is "
                    "wanted",
@@ -208,7 +208,7 @@ static dh_status read_row(reader *r, words *w)
     const int time = find_word(&r->heading, "time") - shift;
     const int algbw = find_word(&r->heading, "algbw") - shift;
     const int busbw = find_word(&r->heading, "busbw") - shift;
-    if (shift < 0 || time < 3 || !dh_parse_f64(w->at[0], &row.bytes) ||
+    if (shift < 0 || time < 3 || algbw < time || !dh_parse_f64(w->at[0], &row.bytes) ||
         !dh_parse_f64(w->at[time], &row.us) || !(row.bytes == 0 || measured_is_number(row.bytes)) ||
         !measured_is_time(row.us * 1e3) || !dh_parse_f64(w->at[algbw], &row.algbw) ||
         (busbw > time && !dh_parse_f64(w->at[busbw], &row.busbw)))
