@@ -581,7 +581,7 @@ static const char *near_anywhere(const char *key)
 
 /* What other projects call it, where it is no alias: another name, or another form. */
 static const struct {
-    const char *word; /* the last part of a key */
+    const char *word; /* a key, or its last part */
     const char *here;
 } foreign[] = {
     {"vpp", "parallel.virtual_stages"},
@@ -611,6 +611,8 @@ static const struct {
     {"recompute_granularity", "train.recompute"},
     {"activation_checkpoint", "train.recompute"},
     {"optimizer", "the optimizer is AdamW (optimizer.lr, ...)"},
+    {"optimizer.name", "the optimizer is AdamW (optimizer.lr, ...)"},
+    {"optimizer.type", "the optimizer is AdamW (optimizer.lr, ...)"},
     {"sgd", "the optimizer is AdamW (optimizer.lr, ...)"},
     {"adam", "the optimizer is AdamW (optimizer.lr, ...)"},
 };
@@ -618,10 +620,10 @@ static const struct {
 /* NULL: nobody calls it so. A name of a setting's own is not looked for. */
 static const char *foreign_name(const char *key)
 {
-    if (strcmp(key, "optimizer.name") == 0 || strcmp(key, "optimizer.type") == 0)
-        return foreign_name("optimizer");
     for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
-        if (dh_is_same_word(last_part(key), foreign[i].word)) return foreign[i].here;
+        if (dh_is_same_word(key, foreign[i].word) ||
+            dh_is_same_word(last_part(key), foreign[i].word))
+            return foreign[i].here;
     return NULL;
 }
 
