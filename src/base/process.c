@@ -34,7 +34,7 @@ static unsigned long long start_of(long pid, char *state)
 
 static void or_unknown(char *text)
 {
-    if (!*text) strcpy(text, "unknown");
+    if (!*text) memcpy(text, "unknown", sizeof "unknown");
 }
 
 /* "pid:[4026531836]" */

@@ -228,7 +228,6 @@ static dh_status cut(dh_ctx *ctx, split_job *job, cutting *c, size_t n)
     for (size_t at = 0; at < n + may_be_empty;) {
         size_t begin = n, end = n;
         bool found;
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): steps come with a scratch
         DH_TRY(dh_pattern_next(ctx, pattern, job->scratch->work, c->text, n, at, &found, &begin,
                                &end));
         if (!found) break;
@@ -250,6 +249,7 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
 {
     if (n == 0) return DH_OK;
     if (level == job->splitter->steps.n) return job->fn(ctx, job->arg, text, n);
+    if (!job->scratch) return dh_fail(ctx, DH_EINVAL, "splitting in steps needs scratch memory");
     const dh_split_step *step = &job->splitter->steps.at[level];
     if (step->pattern) {
         cutting c = {.text = text, .level = level, .first = first};
@@ -257,7 +257,6 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
     }
     dh_str *out = &job->scratch->rewritten[level];
     const bool fits = rewrite(step, text, n, first, job->most - job->rewritten[level], out);
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the same
     if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
     if (!fits) return dh_growth_fail(ctx, "pre_tokenizer", job->n);
     job->rewritten[level] += out->len;

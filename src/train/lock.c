@@ -36,9 +36,10 @@ static dh_status write_owner(dh_ctx *ctx, const dh_folder_lock *lock)
     char text[DH_PROCESS_TEXT_BYTES + 1];
     const dh_process self = dh_process_here((long)getpid());
     dh_process_print(&self, text);
-    strcat(text, "\n");
+    const size_t n = strlen(text);
+    text[n] = '\n';
     if (ftruncate(lock->fd, 0) == 0 && lseek(lock->fd, 0, SEEK_SET) == 0)
-        return dh_fd_write_all(ctx, lock->fd, lock->path, text, strlen(text));
+        return dh_fd_write_all(ctx, lock->fd, lock->path, text, n + 1);
     return dh_fail(ctx, DH_EIO, "cannot write %s: %s", lock->path, strerror(errno));
 }
 

@@ -53,7 +53,7 @@ dh_room dh_room_least(const dh_job *job)
 dh_room dh_room_of(const dh_job *job, const dh_mesh_footprint *programs)
 {
     const double n = (double)job->ranks;
-    const double outside = DH_ROOM_OUTSIDE / 4 + stack_bytes(job) +
+    const double outside = DH_ROOM_OUTSIDE / 4.0 + stack_bytes(job) +
                            COPIES_OF_PROGRAM * (double)programs->program_bytes;
     /* Together the ranks copy the state once. */
     const double copied =
@@ -140,7 +140,7 @@ dh_status dh_ranks_room(dh_ctx *ctx, const dh_ranks *ranks, const dh_room *own)
         st = dh_comm_all_gather(ctx, ranks->control, &mine, all, (int64_t)sizeof mine, DH_U8);
     /* What limits one process does not limit all of them together. */
     dh_room here = {.available = own->available > 0 ? dh_memory_available_under("") : 0};
-    for (int64_t r = 0; st == DH_OK && r < ranks->n; r++) {
+    for (int64_t r = 0; st == DH_OK && all && r < ranks->n; r++) {
         if (all[r].machine != mine.machine) continue;
         here.n_ranks++;
         here.bytes += all[r].bytes;

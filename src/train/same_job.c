@@ -170,7 +170,7 @@ static void accept_sample(const dh_run *run, const dh_ckpt_state *was, dh_ckpt_s
     const dh_ckpt_setting *then = find_setting(was, "data.train");
     dh_ckpt_setting *now = (dh_ckpt_setting *)(uintptr_t)find_setting(is, "data.train");
     const uint64_t hash = then ? dh_dataset_sample_hash(run->train_data) : 0;
-    if (hash == 0 || strcmp(then->value, now->value) == 0) return;
+    if (!now || hash == 0 || strcmp(then->value, now->value) == 0) return;
     data_value(run, hash, sample, sizeof sample);
     if (strcmp(then->value, sample) != 0) return;
     memcpy(now->value, sample, sizeof sample);
