@@ -1,6 +1,7 @@
 #include "base/json_text.h"
 #include "base/c_locale.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,8 +106,42 @@ static json_t *read_within(reading *r, const char *text, size_t n_bytes, size_t 
     return document;
 }
 
-dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
-                       json_error_t *error, json_t **document)
+/* An integer of this text that a long long does not hold. */
+static bool is_too_large(const char *number, size_t n_digits)
+{
+    char digits[24]; /* a long long has 19 and a sign */
+    if (n_digits >= sizeof digits) return true;
+    memcpy(digits, number, n_digits);
+    digits[n_digits] = '\0';
+    errno = 0;
+    (void)strtoll(digits, NULL, 10);
+    return errno == ERANGE;
+}
+
+/* A copy in which integers that are too large are reals: with "e0" behind. */
+static void as_reals(const char *text, size_t n_bytes, dh_str *out)
+{
+    size_t copied = 0;
+    bool in_string = false;
+    for (size_t at = 0; at < n_bytes; at++) {
+        if (text[at] == '"') in_string = !in_string;
+        if (text[at] == '\\') at++; /* only strings have them */
+        if (in_string || !strchr("-0123456789", text[at]) || text[at] == '\0') continue;
+        const size_t begin = at;
+        while (at + 1 < n_bytes && text[at + 1] >= '0' && text[at + 1] <= '9') at++;
+        const size_t end = at + 1;
+        while (at + 1 < n_bytes && text[at + 1] != '\0' && strchr("+-.eE0123456789", text[at + 1]))
+            at++;
+        if (at + 1 > end || !is_too_large(text + begin, end - begin)) continue;
+        dh_str_append(out, text + copied, end - copied);
+        dh_str_append(out, "e0", 2);
+        copied = end;
+    }
+    dh_str_append(out, text + copied, n_bytes - copied);
+}
+
+static dh_status read_once(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                           json_error_t *error, json_t **document)
 {
     reading r = {.ring = {{&r.ring, &r.ring}},
                  .n_left = n_bytes < MOST_BYTES / PER_BYTE
@@ -124,6 +159,24 @@ dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t fla
     json_decref(*document);
     *document = NULL;
     return dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+}
+
+/* jansson's integers are long long; JSON's may be of any size. */
+dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                       json_error_t *error, json_t **document)
+{
+    json_error_t why = {.line = 0};
+    dh_str copy = DH_STR_INIT;
+    dh_status st = read_once(ctx, text, n_bytes, flags, &why, document);
+    if (st == DH_OK && !*document && json_error_code(&why) == json_error_numeric_overflow)
+        as_reals(text, n_bytes, &copy);
+    if (copy.failed)
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+    else if (copy.len > n_bytes)
+        st = read_once(ctx, copy.text, copy.len, flags, &why, document);
+    dh_str_fini(&copy);
+    if (error) *error = why;
+    return st;
 }
 
 /* ---- UTF-8 ---------------------------------------------------------------------------------- */

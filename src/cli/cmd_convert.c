@@ -152,7 +152,8 @@ static dh_status keep_files(void *user, dh_ctx *ctx, const char *dir)
                                &n_kept));
     if (found->tokenizer.len == 0) return DH_OK;
     DH_TRY(dh_tokenizer_copy_files(ctx, spec, dir, &kept->n_files));
-    return dh_tokenizer_for_transformers(ctx, spec, dir, &kept->n_files, &kept->for_transformers);
+    DH_TRY(dh_tokenizer_for_transformers(ctx, spec, dir, &kept->n_files, &kept->for_transformers));
+    return dh_model_add_ids(ctx, spec, found->model.vocab, dir);
 }
 
 static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,

@@ -28,6 +28,16 @@ static dh_status read_config(dh_ctx *ctx, const char *path, json_t **config)
     return st;
 }
 
+/* Takes the document. */
+static dh_status write_config(dh_ctx *ctx, json_t *config, const char *path)
+{
+    char *text;
+    DH_TRY(dh_json_text_exact(ctx, config, JSON_INDENT(2), &text));
+    dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
+    free(text);
+    return st;
+}
+
 /* Keys of `from` into `to`, which is written back if it had not all of them. Takes both. */
 static dh_status merge(dh_ctx *ctx, json_t *from, json_t *to, const char *path)
 {
@@ -39,15 +49,9 @@ static dh_status merge(dh_ctx *ctx, json_t *from, json_t *to, const char *path)
         n_new++;
     }
     json_decref(from);
-    if (n_new == 0 || failed) {
-        json_decref(to);
-        return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path) : DH_OK;
-    }
-    char *text;
-    DH_TRY(dh_json_text_exact(ctx, to, JSON_INDENT(2), &text));
-    dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
-    free(text);
-    return st;
+    if (n_new > 0 && !failed) return write_config(ctx, to, path);
+    json_decref(to);
+    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path) : DH_OK;
 }
 
 static dh_status keep_ids(dh_ctx *ctx, const char *from_dir, const char *to_dir)
@@ -87,5 +91,58 @@ dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_d
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(kept_files); i++)
         st = dh_file_copy_into(ctx, from_dir, kept_files[i], to_dir, n_files);
     free(copy);
+    return st;
+}
+
+/* Ids of the tokenizer into config, where it names none. All that config names then are put into
+ * generation. */
+static dh_status add_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab, json_t *config,
+                         json_t *generation)
+{
+    const struct {
+        const char *key;
+        int32_t id;
+    } ids[] = {{"bos_token_id", dh_tokenizer_bos(tok)}, {"eos_token_id", dh_tokenizer_eos(tok)}};
+    int failed = 0;
+    for (size_t i = 0; i < DH_COUNTOF(ids); i++) {
+        const bool has = ids[i].id >= 0 && ids[i].id < vocab;
+        if (!json_object_get(config, ids[i].key))
+            failed |= json_object_set_new(config, ids[i].key,
+                                          has ? json_integer(ids[i].id) : json_null());
+        json_t *id = json_object_get(config, ids[i].key);
+        if (!json_is_null(id)) failed |= json_object_set(generation, ids[i].key, id);
+    }
+    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for ids of tokens") : DH_OK;
+}
+
+static dh_status write_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab,
+                           const char *config_path, const char *generation_path)
+{
+    json_t *config;
+    DH_TRY(read_config(ctx, config_path, &config));
+    json_t *generation = json_object();
+    dh_status st = generation ? add_ids(ctx, tok, vocab, config, generation)
+                              : dh_fail(ctx, DH_ENOMEM, "out of memory for ids of tokens");
+    if (st == DH_OK) st = write_config(ctx, json_incref(config), config_path);
+    if (st == DH_OK && json_object_size(generation) > 0 && !dh_path_exists(generation_path))
+        st = write_config(ctx, json_incref(generation), generation_path);
+    json_decref(config);
+    json_decref(generation);
+    return st;
+}
+
+dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const char *dir)
+{
+    dh_tokenizer *tok;
+    DH_TRY(dh_tokenizer_load(ctx, spec, &tok));
+    dh_str config = DH_STR_INIT, generation = DH_STR_INIT;
+    dh_str_printf(&config, "%s/config.json", dir);
+    dh_str_printf(&generation, "%s/generation_config.json", dir);
+    dh_status st = config.failed || generation.failed
+                       ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
+                       : write_ids(ctx, tok, vocab, config.text, generation.text);
+    dh_str_fini(&config);
+    dh_str_fini(&generation);
+    dh_tokenizer_destroy(tok);
     return st;
 }

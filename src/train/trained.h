@@ -84,6 +84,10 @@ dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const cha
  * generation_config.json, chat templates; and the ids of special tokens into its config.json. */
 dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir,
                               size_t *n_files);
+/* Which of a tokenizer's ids (spec: as dh_tokenizer_load takes it) begin and end a text, into
+ * config.json and generation_config.json of a model folder, unless they say so themselves. null
+ * where it has none: Transformers would take its own, which a vocabulary may not have. */
+dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const char *dir);
 /* Whether a file of this name is one of those, or a tokenizer's: what a model folder that is
  * replaced loses. */
 bool dh_model_owns_file(const char *name);

@@ -85,6 +85,42 @@ static void numbers_are_short_where_they_read_back(void **state)
     assert_fails(&ctx, dh_json_text_exact(&ctx, NULL, 0, &printed), DH_ENOMEM, "printing JSON");
 }
 
+/* Transformers writes 10^30 into tokenizer_config.json. What only looks like a number stays. */
+static void integers_may_be_of_any_size(void **state)
+{
+    static const char wide[] =
+        "{\"max\":1000000000000000019884624838656,\"least\":-9223372036854775809,"
+        "\"long long\":[9223372036854775807,-9223372036854775808],\"real\":10000000000000000000.5,"
+        "\"1000000000000000019884624838656\":\"\\\"9223372036854775808\"}";
+    dh_ctx ctx = DH_CTX_INIT;
+    json_error_t error;
+    json_t *document;
+    long long most, least;
+    double large, small, real;
+    const char *string;
+    assert_ok(&ctx, dh_json_read(&ctx, wide, strlen(wide), 0, &error, &document));
+    assert_int_equal(json_unpack(document, "{s:f, s:f, s:[I, I], s:f, s:s}", "max", &large, "least",
+                                 &small, "long long", &most, &least, "real", &real,
+                                 "1000000000000000019884624838656", &string),
+                     0);
+    assert_true(large == 1e30 && small == -9223372036854775808.0 && real == 1e19);
+    assert_true(most == INT64_MAX && least == INT64_MIN);
+    assert_string_equal(string, "\"9223372036854775808");
+    json_decref(document);
+
+    static const char *const wrong[] = {"[1e400]",
+                                        "[-]",
+                                        "[10000000000000000000",
+                                        "[00000000000000000000]",
+                                        "[10000000000000000000}",
+                                        "[1-10000000000000000000]"};
+    for (size_t i = 0; i < DH_COUNTOF(wrong); i++) {
+        assert_ok(&ctx, dh_json_read(&ctx, wrong[i], strlen(wrong[i]), 0, &error, &document));
+        assert_null(document);
+        assert_true(error.line == 1);
+    }
+}
+
 /* An empty object takes a hundred times its bytes: a file of them does not take all memory. */
 static void memory_has_a_limit(void **state)
 {
@@ -108,7 +144,8 @@ static void memory_has_a_limit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_has_a_limit),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(integers_may_be_of_any_size),
+                                       cmocka_unit_test(memory_has_a_limit),
                                        cmocka_unit_test(any_allocation_may_fail),
                                        cmocka_unit_test(numbers_are_short_where_they_read_back)};
     dh_json_watch_memory();

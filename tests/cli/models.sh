@@ -143,6 +143,17 @@ rm "$tmp/kept/tokenizer.model"
 cp tests/data/tokenizers/hf/llama.json "$tmp/kept/tokenizer.json"
 ok "$dhelix" convert "$tmp/kept" "$tmp/kept.llama"
 check 'beginning of text' grep -q '"bos_token": "<s>"' "$tmp/kept.llama/tokenizer_config.json"
+# A model that names no ids gets its tokenizer's: Transformers would take those of its own vocabulary.
+cp -r "$tmp/kept" "$tmp/bare"
+rm -f "$tmp/bare/generation_config.json"
+sed -i -E 's/"(bos|eos|pad)_token_id"/"former_\1"/g' "$tmp/bare/config.json"
+ok "$dhelix" convert "$tmp/bare" "$tmp/bare.out"
+for file in config.json generation_config.json; do
+    check "$file names the tokenizer's ids" python3 -c '
+import json, sys
+ids = json.load(open(sys.argv[1]))
+assert ids["bos_token_id"] == 1 and ids["eos_token_id"] == 2, ids' "$tmp/bare.out/$file"
+done
 echo '{"eos_token": "</s>"}' >"$tmp/kept/tokenizer_config.json"
 ok "$dhelix" convert "$tmp/kept" "$tmp/kept.own"
 check 'a configuration that is there stays' \
@@ -180,6 +191,8 @@ ok "$dhelix" tokenize --tokenizer "$tmp/plain/tokenizer.chars.json" --stdout exa
 cp "$tmp/out" "$tmp/ids"
 ok "$dhelix" tokenize --tokenizer "$tmp/plain_hf" --stdout examples/data/tinyshakespeare.txt
 check 'ids of characters' cmp "$tmp/out" "$tmp/ids"
+check 'which have no beginning and no end' test "$(grep -cE '"(bos|eos)_token_id": null' "$tmp/plain_hf/config.json")" = 2
+check 'nor a generation_config.json' test ! -e "$tmp/plain_hf/generation_config.json"
 ok "$dhelix" train "$tmp/plain.yaml" --set data.tokenizer=bytes --set train.steps=1 --set eval.every=0 --set out="$tmp/bytes" --quiet
 ok "$dhelix" convert "$tmp/bytes" "$tmp/bytes_hf"
 ok "$dhelix" tokenize --tokenizer "$tmp/bytes_hf" --stdout tests/cli/lib.sh

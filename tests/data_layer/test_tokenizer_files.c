@@ -552,7 +552,9 @@ static void bert_as_vocab_txt(void **state)
     write_vocab_txt(DATA "hf/bert_cased.json", dir, "\r\n");
     write_text(dir, "tokenizer_config.json",
                "{\"do_lower_case\": false, \"strip_accents\": true, "
-               "\"tokenize_chinese_chars\": false, \"cls_token\": {\"content\": \"[CLS]\"}}");
+               "\"tokenize_chinese_chars\": false, "
+               "\"model_max_length\": 1000000000000000019884624838656, \"cls_token\": "
+               "{\"content\": \"[CLS]\"}}");
     tok = load(path);
     json = load(DATA "hf/bert_cased.json");
     for (size_t i = 0; i < DH_COUNTOF(texts); i++)
