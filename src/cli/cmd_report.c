@@ -145,7 +145,9 @@ const dh_command dh_command_report = {
         "simulated steps from table.json (`dhelix simulate --table --out`); what is absent says "
         "how "
         "to\n"
-        "get it. Several runs are compared.\n",
+        "get it. Several runs are compared with the first whose strategy is sequential; without "
+        "one,\n"
+        "with the first.\n",
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,
     .options = options,

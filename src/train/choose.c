@@ -69,6 +69,12 @@ static void tell(const candidate *list, size_t n, const candidate *best)
             dh_log(DH_LOG_INFO, "strategy auto: %-26s %9.1f ms a step predicted, %3.0f %% hidden%s",
                    list[i].strategy->name, (double)list[i].step_ns * 1e-6, 100 * list[i].hidden,
                    &list[i] == best ? "  <- trains" : "");
+    for (size_t i = 1; i < n && best == list; i++) {
+        if (!list[i].job || list[i].step_ns >= best->step_ns) continue;
+        dh_log(DH_LOG_INFO, "strategy auto: %s stays: the others save less than %.0f %% of a step",
+               best->strategy->name, 100 * (1 - WORTH_IT));
+        return;
+    }
 }
 
 static dh_status simulate_rows(dh_ctx *ctx, const dh_resolved *open, candidate *list, size_t n)

@@ -51,13 +51,15 @@ static void draw_line(dh_progress *p, int64_t done, const char *text)
     fflush(stderr);
 }
 
-/* "  3:20 left", "  2.5 h left"; nothing before there is something to go by. */
+/* "  3:20 left", "  2.5 h left"; nothing before there is something to go by, and in a log nothing of
+ * less than a second. */
 static void format_left(const dh_progress *p, int64_t step, dh_str *out)
 {
     char time[32];
     if (step <= p->first) return;
     const double ns =
         (double)(dh_now_ns() - p->start_ns) / (double)(step - p->first) * (double)(p->total - step);
+    if (!p->bar && ns < 1e9) return;
     if (ns < 3600e9)
         dh_str_printf(out, "  %d:%02d left", (int)(ns / 60e9), (int)(ns / 1e9) % 60);
     else
@@ -76,7 +78,7 @@ static void format_step(const dh_progress *p, const dh_progress_line *line, int 
     if (with & WITH_GRAD) dh_str_printf(out, "  grad %.3f", line->grad_norm);
     if (with & WITH_SPEED) dh_str_printf(out, "  %.0f tok/s", line->tokens_per_s);
     if (with & WITH_MS) dh_str_printf(out, "  %.1f ms", line->step_ms);
-    if (p->bar) format_left(p, line->step, out);
+    format_left(p, line->step, out);
 }
 
 static void draw_step(dh_progress *p, const dh_progress_line *line, dh_str *text)

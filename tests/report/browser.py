@@ -215,6 +215,8 @@ def check_facts(page, name):
     if page.evaluate("!!document.querySelector('#compare')"):
         rows = page.evaluate("[...document.querySelectorAll('#compare tbody tr')].map(r => r.textContent)")
         check(any("speed-up" in r and "times" in r for r in rows), f"{name}: no speed-up in {rows}")
+        if name.startswith("compared"): # the first of three has two strands
+            check(any(r.startswith("speed-up over zb-h1") for r in rows), f"{name}: not over the sequential run: {rows}")
         n, m = page.evaluate("[document.querySelectorAll('#timelines canvas').length, document.querySelectorAll('#compare thead th').length - 1]")
         check(0 < n <= m, f"{name}: {n} timelines of {m} runs")
 

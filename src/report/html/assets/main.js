@@ -59,20 +59,21 @@ function runSections(run) {
   ];
 }
 
-// What differs between the runs, and what came out, beside the first run's.
+// What differs between the runs, and what came out, beside the first sequential run's; without one, the first run's.
 function compare(runs) {
   const fact = (r, label) => { const f = (r.facts || []).find(f => f[0] === label); return f ? factOf(r, ...f) : '–'; };
+  const base = runs.find(r => fact(r, 'strategy') === 'sequential') || runs[0];
   const differing = [...new Set(runs.flatMap(r => (r.facts || []).map(f => f[0])))].filter(l => new Set(runs.map(r => fact(r, l))).size > 1);
   const value = (r, key) => r.summary && r.summary[key] != null ? r.summary[key] : null;
-  const number = (key, format, versus) => runs.map((r, i) => value(r, key) == null ? '–' : format(value(r, key)) +
-    (i && versus && value(runs[0], key) ? ` (${versus(value(r, key), value(runs[0], key))})` : ''));
+  const number = (key, format, versus) => runs.map(r => value(r, key) == null ? '–' : format(value(r, key)) +
+    (r !== base && versus && value(base, key) ? ` (${versus(value(r, key), value(base, key))})` : ''));
   const signed = (x, text) => (x < 0 ? '−' : '+') + text;
   const part = (x, first) => signed(x - first, percent(Math.abs(x / first - 1)));
   const points = (x, first) => signed(x - first, (100 * Math.abs(x - first)).toFixed(1) + ' points');
   const differs = (x, first) => x === first ? 'the same' : signed(x - first, Math.abs(x - first).toPrecision(2));
-  const speedUp = r => value(r, 'tokens_per_s') && value(runs[0], 'tokens_per_s') && r !== runs[0] ? (r.summary.tokens_per_s / runs[0].summary.tokens_per_s).toFixed(2) + ' times' : '–';
+  const speedUp = r => value(r, 'tokens_per_s') && value(base, 'tokens_per_s') && r !== base ? (r.summary.tokens_per_s / base.summary.tokens_per_s).toFixed(2) + ' times' : '–';
   return section('compare', 'Side by side', null, table(['', ...runs.map(r => r.label)], [...differing.map(l => [l, ...runs.map(r => fact(r, l))]),
-    ['tokens per second', ...number('tokens_per_s', digits)], [`speed-up over ${runs[0].label}`, ...runs.map(speedUp)], ['step', ...runs.map(r => stepNs(r) ? time(stepNs(r)) : '–')],
+    ['tokens per second', ...number('tokens_per_s', digits)], [`speed-up over ${base.label}`, ...runs.map(speedUp)], ['step', ...runs.map(r => stepNs(r) ? time(stepNs(r)) : '–')],
     ['communication hidden', ...number('hidden_share', percent, points)], ['loss', ...number('loss', x => x.toFixed(4), differs)],
     ['memory planned, rank 0', ...number('slab_planned_bytes', bytes, part)]]));
 }
