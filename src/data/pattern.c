@@ -296,7 +296,8 @@ static int64_t captured(const pcre2_callout_block *at)
 {
     int64_t sum = 0;
     for (uint32_t i = 1; i < at->capture_top; i++) {
-        const PCRE2_SIZE begin = at->offset_vector[2 * (size_t)i], end = at->offset_vector[2 * (size_t)i + 1];
+        const PCRE2_SIZE begin = at->offset_vector[2 * (size_t)i],
+                         end = at->offset_vector[2 * (size_t)i + 1];
         if (begin != PCRE2_UNSET && end > begin) sum += (int64_t)(end - begin);
     }
     return sum;
