@@ -203,6 +203,19 @@ static const char *row_name(const dh_simulated_list *list, const dh_simulated *s
     return list->n_schedules > 0 ? s->schedule : s->strategy->name;
 }
 
+/* What no figure says of a row. */
+static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
+                       const dh_simulated_figures *f, dh_cli_table *table)
+{
+    const dh_simulated *same = dh_simulated_same(list, s);
+    dh_str text = DH_STR_INIT;
+    if (!fits(list, f)) dh_str_printf(&text, "does not fit%s", same ? "; " : "");
+    if (same) dh_str_printf(&text, "same as %s", row_name(list, same));
+    if (same && two_names(list)) dh_str_printf(&text, " with %s", same->strategy->name);
+    dh_cli_table_cell(table, "%s", text.text ? text.text : "");
+    dh_str_fini(&text);
+}
+
 static void add_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
                     dh_cli_table *table)
 {
@@ -225,7 +238,7 @@ static void add_row(const dh_simulated_list *list, const dh_simulated *s, double
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.bubble_ns));
     add_bytes(f.peak_bytes, table);
     if (has_system(list)) add_bytes(dh_simulated_system_bytes(s), table);
-    dh_cli_table_cell(table, "%s", fits(list, &f) ? "" : "does not fit");
+    add_remark(list, s, &f, table);
 }
 
 static void add_columns(const dh_simulated_list *list, dh_cli_table *table)

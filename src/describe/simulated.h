@@ -63,6 +63,9 @@ typedef struct dh_simulated_figures {
 } dh_simulated_figures;
 
 dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim);
+/* The first row before this one whose figures are all the same: the strategy found nothing of its
+ * own to do. NULL: none. */
+const dh_simulated *dh_simulated_same(const dh_simulated_list *list, const dh_simulated *one);
 
 /* Most of any rank, as the job's system would need it; 0: the system is ours. */
 uint64_t dh_simulated_system_bytes(const dh_simulated *one);

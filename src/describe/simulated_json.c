@@ -1,4 +1,6 @@
 /* Simulated steps as JSON. */
+#include <string.h>
+
 #include "describe/memory.h"
 #include "describe/simulated.h"
 
@@ -28,6 +30,18 @@ dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim)
     f.model_flops_per_s = sim->model_flops / device_s;
     f.hardware_flops_per_s = sim->hardware_flops / device_s;
     return f;
+}
+
+const dh_simulated *dh_simulated_same(const dh_simulated_list *list, const dh_simulated *one)
+{
+    if (!one->sim) return NULL;
+    const dh_simulated_figures own = dh_simulated_figures_of(one->sim);
+    for (const dh_simulated *s = list->at; s < one; s++) {
+        if (!s->sim) continue;
+        const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
+        if (memcmp(&f, &own, sizeof f) == 0) return s;
+    }
+    return NULL;
 }
 
 uint64_t dh_simulated_system_bytes(const dh_simulated *one)
@@ -140,8 +154,14 @@ static json_t *figures_json(const dh_simulated_list *list, const dh_simulated *s
 
 static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
 {
+    const dh_simulated *same = dh_simulated_same(list, s);
     json_t *one = s->sim ? figures_json(list, s)
                          : json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
+    if (one && same) {
+        json_object_set_new(one, "same_as", json_string(same->strategy->name));
+        if (same->schedule)
+            json_object_set_new(one, "same_as_schedule", json_string(same->schedule));
+    }
     if (!one || !s->schedule) return one;
     json_object_set_new(one, "schedule", json_string(s->schedule));
     if (s->sim)

@@ -94,6 +94,13 @@ done
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=4,4
 says 'dhelix: layer split'
+# A strategy that finds nothing of its own to do says so: its row is no result.
+few=(simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --set model.n_layers=4)
+ok "$dhelix" "${few[@]}" --strategies sequential,dhelix,round-robin
+same "$(grep -c 'same as' "$tmp/out")" 1 'round-robin alone'
+says 'same as sequential'
+ok "$dhelix" "${few[@]}" --schedules 1f1b,gpipe --strategies sequential,list,round-robin --json
+check 'and of which schedule' grep -q '"same_as_schedule": "1f1b"' "$tmp/out"
 # A head in a thousand chunks is paired as well.
 printf 'model: {preset: llama3-8b, n_layers: 2}\ntrain: {batch: 16, micro_batch: 8, seq_len: 4096}\n' \
     >"$tmp/head.yaml"
