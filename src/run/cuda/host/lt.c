@@ -6,6 +6,7 @@
  * The workspace is overwritten. Sums are of float32, in order. */
 #include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -230,27 +231,54 @@ static float finished(const product *p, uint64_t row, uint64_t col, float sum)
     return has_aux(&p->m) ? sum * gelu_slope(value(&aux, p->m.aux, row, col)) : sum;
 }
 
-static float dot(const product *p, uint64_t row, uint64_t col)
+/* An operand's values, each vector that is multiplied with another in one piece: [n_vectors][n].
+ * by_columns: its vectors are columns. Caller frees. */
+static float *vectors_of(const matrix *m, const void *at, bool by_columns, uint64_t n_vectors,
+                         uint64_t n)
 {
-    const bool ta = p->m.trans_a, tb = p->m.trans_b;
-    const uint64_t n = rows_of(&p->b, tb);
+    float *values = malloc(n_vectors * n * sizeof *values);
+    DH_CHECK(values, "out of memory for %llu values", (unsigned long long)(n_vectors * n));
+    for (uint64_t v = 0; v < n_vectors; v++)
+        for (uint64_t k = 0; k < n; k++)
+            values[v * n + k] = value(m, at, by_columns ? k : v, by_columns ? v : k);
+    return values;
+}
+
+/* D is no part of an operand: the device would read some of it before it is written, some after. */
+static void check_unchanged(const matrix *m, const void *at, bool by_columns, uint64_t n_vectors,
+                            uint64_t n, float *values)
+{
+    float *now = vectors_of(m, at, by_columns, n_vectors, n);
+    DH_CHECK(memcmp(now, values, n_vectors * n * sizeof *now) == 0, "a product over its operand");
+    free(now);
+    free(values);
+}
+
+static float dot(const float *a, const float *b, uint64_t n)
+{
     float sum = 0;
-    for (uint64_t k = 0; k < n; k++)
-        sum += value(&p->a, p->at_a, ta ? k : row, ta ? row : k) *
-               value(&p->b, p->at_b, tb ? col : k, tb ? k : col);
-    return is_fp8(p->a.type) ? sum * p->m.scales[0][row] * p->m.scales[1][col] : sum;
+    for (uint64_t k = 0; k < n; k++) sum += a[k] * b[k];
+    return sum;
 }
 
 static void run_product(const void *user)
 {
     const product *p = user;
+    const bool ta = p->m.trans_a, tb = !p->m.trans_b;
+    const uint64_t n = rows_of(&p->b, p->m.trans_b);
     if (p->workspace_bytes) memset(p->workspace, 0xFF, p->workspace_bytes);
+    float *a = vectors_of(&p->a, p->at_a, ta, p->d.rows, n);
+    float *b = vectors_of(&p->b, p->at_b, tb, p->d.cols, n);
     for (uint64_t j = 0; j < p->d.cols; j++)
         for (uint64_t i = 0; i < p->d.rows; i++) {
             const float c = p->beta != 0 ? p->beta * value(&p->c, p->at_c, i, j) : 0;
-            const float sum = p->alpha * dot(p, i, j) + c + bias_of(p, i);
+            float sum = dot(a + i * n, b + j * n, n);
+            if (is_fp8(p->a.type)) sum = sum * p->m.scales[0][i] * p->m.scales[1][j];
+            sum = p->alpha * sum + c + bias_of(p, i);
             set_value(&p->d, p->at_d, i, j, finished(p, i, j, sum));
         }
+    check_unchanged(&p->a, p->at_a, ta, p->d.rows, n, a);
+    check_unchanged(&p->b, p->at_b, tb, p->d.cols, n, b);
 }
 
 static uint64_t span_bytes(const matrix *m)
