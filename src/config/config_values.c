@@ -1,6 +1,7 @@
 /* Values of a config.json with the messages that name their key, and walks over tables of them. */
 #include "config_values.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,9 @@ dh_status dh_config_int(dh_ctx *ctx, const json_t *object, const char *key, int6
     if (json_is_integer(v)) {
         *out = json_integer_value(v);
     } else if (json_is_real(v)) {
-        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %g; it must be a whole number", key,
-                       json_real_value(v));
+        const bool large = fabs(json_real_value(v)) >= 9.2e18; /* of an integer: base/json_text.h */
+        return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %g; it must be a whole number%s", key,
+                       json_real_value(v), large ? " below 2^63" : "");
     } else {
         return dh_fail(ctx, DH_EFORMAT, "\"%s\" is %s; it must be a whole number", key,
                        dh_config_kind(v));
