@@ -125,8 +125,11 @@ static void as_reals(const char *text, size_t n_bytes, dh_str *out)
     bool in_string = false;
     for (size_t at = 0; at < n_bytes; at++) {
         if (text[at] == '"') in_string = !in_string;
-        if (text[at] == '\\') at++; /* only strings have them */
-        if (in_string || !strchr("-0123456789", text[at]) || text[at] == '\0') continue;
+        if (text[at] == '\\') { /* only strings have them; the next may be the last byte */
+            at++;
+            continue;
+        }
+        if (in_string || text[at] == '\0' || !strchr("-0123456789", text[at])) continue;
         const size_t begin = at;
         while (at + 1 < n_bytes && text[at + 1] >= '0' && text[at + 1] <= '9') at++;
         const size_t end = at + 1;

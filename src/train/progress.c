@@ -51,7 +51,7 @@ static void draw_line(dh_progress *p, int64_t done, const char *text)
     fflush(stderr);
 }
 
-/* "  3:20 left", "  2.5 h left"; nothing before there is something to go by, and in a log nothing of
+/* "  3:20 left", "  2.5 h left". Nothing before there is something to go by; in a log nothing of
  * less than a second. */
 static void format_left(const dh_progress *p, int64_t step, dh_str *out)
 {

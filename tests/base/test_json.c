@@ -113,11 +113,16 @@ static void integers_may_be_of_any_size(void **state)
                                         "[10000000000000000000",
                                         "[00000000000000000000]",
                                         "[10000000000000000000}",
-                                        "[1-10000000000000000000]"};
+                                        "[1-10000000000000000000]",
+                                        "[10000000000000000000 \\"};
     for (size_t i = 0; i < DH_COUNTOF(wrong); i++) {
-        assert_ok(&ctx, dh_json_read(&ctx, wrong[i], strlen(wrong[i]), 0, &error, &document));
+        const size_t n = strlen(wrong[i]);
+        char *only = malloc(n); /* not a byte behind it */
+        memcpy(only, wrong[i], n);
+        assert_ok(&ctx, dh_json_read(&ctx, only, n, 0, &error, &document));
         assert_null(document);
         assert_true(error.line == 1);
+        free(only);
     }
 }
 
