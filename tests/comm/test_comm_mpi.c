@@ -3,6 +3,9 @@
 #include "comm_cases.h"
 #include "run/comm/impl.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+
 static case_env env;
 
 static void begin(const dh_comm_config *config)
@@ -130,6 +133,28 @@ static void one_waits_for_the_next(dh_comm_group *g, float *x)
     dh_comm_recv(&env.ctx, g, x, 1, DH_F32, (env.rank + 1) % 4, 0);
 }
 
+/* Rank 0 gives up a message whose buffer it frees; only then rank 1 wants it. */
+static void one_comes_too_late(dh_comm_group *g, float *x)
+{
+    enum { N = 1 << 20 };
+    char freed[64];
+    float *large =
+        mmap(NULL, N * sizeof *large, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(large != MAP_FAILED);
+    snprintf(freed, sizeof freed, "/tmp/dhelix-comm-%ld", (long)getppid()); /* the launcher */
+    if (env.rank == 0) {
+        dh_comm_set_timeout(env.comm, 100000000, "");
+        dh_comm_send(&env.ctx, g, large, N, DH_F32, 1, 0);
+        munmap(large, N * sizeof *large);
+        close(open(freed, O_CREAT | O_WRONLY, 0600));
+        return;
+    }
+    while (access(freed, F_OK) != 0) dh_sleep_until_ns(dh_now_ns() + 1000000);
+    unlink(freed);
+    dh_comm_recv(&env.ctx, g, large, N, DH_F32, 0, 0);
+    dh_sleep_until_ns(dh_now_ns() + INT64_C(300000000));
+}
+
 static void calls_misfit(dh_comm_group *g, float *x)
 {
     dh_comm_all_reduce(&env.ctx, g, x, x, 1 + env.rank % 2, DH_F32, DH_REDUCE_SUM);
@@ -168,6 +193,10 @@ static const struct {
      one_waits_for_the_next,
      {", for want of rank 3 (no answer", " rank 3 (no answer", " rank 3 (no answer",
       " rank 3 (no answer"}},
+    {"late",
+     {0},
+     one_comes_too_late,
+     {"rank 0 waited 0.1 s in send #1 of group all", "rank 0 stopped: rank 0 waited 0.1 s"}},
     {"misfit", {0}, calls_misfit, {"rank 1 ", "all_reduce #1 (1 f32 sum)"}},
     {"longer",
      {0},

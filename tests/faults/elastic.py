@@ -310,8 +310,11 @@ class Schedule:
         for failure in self.failures:
             print(f"    {failure}", flush=True)
         if self.failures:
-            for text in self.texts:
-                print("".join(f"    | {line[:300]}\n" for line in text.splitlines()[-12:]), flush=True)
+            for text in self.texts:  # with what a process said as it crashed
+                lines = text.splitlines()
+                crash = [i for i, line in enumerate(lines) if "received signal" in line]
+                shown = lines[crash[0]:][:60] if crash else lines[-12:]
+                print("".join(f"    | {line[:300]}\n" for line in shown), flush=True)
         elif not self.test.args.keep:
             shutil.rmtree(self.out, ignore_errors=True)
         return not self.failures

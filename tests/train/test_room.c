@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "base/memory.h"
 #include "train/resolve.h"
@@ -92,20 +93,34 @@ static void the_check_can_be_left_out(void **state)
 
 /* ---- ranks that run out of it --------------------------------------------------------------- */
 
-/* The linker sends calls of dh_program_build here: the first of a rank's thread fails. */
+/* The linker sends calls of dh_program_build and dh_comm_abort here. The first of a rank's thread
+ * fails; the others, however soon they come, wait until it has told the ranks so. */
 static pthread_t main_thread;
-static atomic_int n_built;
-static bool failing;
+static atomic_int n_begun; /* ranks, of those that build */
+static atomic_bool failing, told;
+static _Thread_local bool begun;
 
 dh_status __real_dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
 dh_status __wrap_dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
+void __real_dh_comm_abort(dh_comm *comm, const char *message);
+void __wrap_dh_comm_abort(dh_comm *comm, const char *message);
 
 dh_status __wrap_dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program)
 {
-    if (failing && !pthread_equal(pthread_self(), main_thread) &&
-        atomic_fetch_add(&n_built, 1) == 0)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+    const struct timespec pause = {.tv_nsec = 1000000};
+    if (atomic_load(&failing) && !pthread_equal(pthread_self(), main_thread) && !begun) {
+        begun = true;
+        if (atomic_fetch_add(&n_begun, 1) == 0)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+        while (!atomic_load(&told)) nanosleep(&pause, NULL);
+    }
     return __real_dh_program_build(ctx, spec, program);
+}
+
+void __wrap_dh_comm_abort(dh_comm *comm, const char *message)
+{
+    __real_dh_comm_abort(comm, message);
+    atomic_store(&told, true);
 }
 
 /* After it only those build that had begun: as many as there are processors. */
@@ -115,13 +130,13 @@ static void the_others_build_no_more(void **state)
     dh_ctx ctx = DH_CTX_INIT;
     run_folder(out, sizeof out, "run");
     main_thread = pthread_self();
-    failing = true;
+    atomic_store(&failing, true);
     const dh_status st = run_job(
         &ctx, RUN_GPT2, "parallel.dp=8 parallel.tp=2 parallel.pp=2 parallel.zero=1", out, NULL);
-    failing = false;
+    atomic_store(&failing, false);
     assert_int_equal(st, DH_ENOMEM);
     assert_non_null(strstr(ctx.message, "out of memory building a program"));
-    assert_true(atomic_load(&n_built) <= DH_MAX(dh_own_processors(), 1));
+    assert_true(atomic_load(&n_begun) <= DH_MAX(dh_own_processors(), 1));
 }
 
 int main(void)

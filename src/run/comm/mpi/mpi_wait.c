@@ -75,7 +75,11 @@ void mpi_drop_requests(mpi_group *g)
 {
     for (int i = 0; i < g->n_requests; i++) {
         if (g->requests[i] == MPI_REQUEST_NULL) continue;
-        if (g->messages[i].is_recv) MPI_Cancel(&g->requests[i]);
+        int done = 0;
+        if (g->messages[i].is_recv) MPI_Cancel(&g->requests[i]); /* one that has begun goes on */
+        MPI_Test(&g->requests[i], &done, MPI_STATUS_IGNORE);
+        if (done) continue;
+        mpi_leave_buffers();
         MPI_Request_free(&g->requests[i]);
     }
     g->n_requests = 0;

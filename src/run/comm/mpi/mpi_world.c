@@ -14,19 +14,31 @@
 static struct {
     atomic_int n_alive;
     atomic_bool failed, lost; /* for want of ranks that are silent or gone */
+    atomic_bool has_buffers; /* MPI does: of messages that were given up, which it may still read */
     MPI_Comm farewell;
     int64_t patience_ns; /* of the end */
 } process;
 
-/* Let the others report before MPI_Abort ends them. */
+void mpi_leave_buffers(void)
+{
+    atomic_store(&process.has_buffers, true);
+}
+
+/* Let the others report before MPI_Abort ends them. The owners of buffers that were left to MPI
+ * have freed them by now: any call that makes progress would go on with their messages. */
 static void wait_for_others(void)
 {
+    const int64_t ms = 1000000, end_ns = dh_now_ns() + 1000 * ms;
     MPI_Request request;
     int done = 0;
+    if (atomic_load(&process.has_buffers)) {
+        dh_sleep_until_ns(end_ns);
+        return;
+    }
     if (MPI_Ibarrier(process.farewell, &request) != MPI_SUCCESS) return;
-    for (int i = 0; i < 1000 && !done; i++) {
+    while (!done && dh_now_ns() < end_ns) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done) dh_sleep_until_ns(dh_now_ns() + 1000000);
+        if (!done) dh_sleep_until_ns(dh_now_ns() + ms);
     }
 }
 

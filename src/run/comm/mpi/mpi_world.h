@@ -105,11 +105,14 @@ dh_status mpi_isend(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int pee
                     const char *buf, int64_t n_bytes);
 dh_status mpi_irecv(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int peer, int tag,
                     char *buf, int64_t n_bytes);
-/* After a failure nothing is under way; buffers of sends are left to MPI. head
- * NULL: the group is being created. */
+/* After a failure nothing is under way, but for buffers that are left to MPI. head NULL: the group
+ * is being created. */
 dh_status mpi_wait(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head);
 /* Give up what is under way. */
 void mpi_drop_requests(mpi_group *g);
+/* MPI may go on with a message that was given up: its buffer is freed before MPI ends. From here
+ * on nothing may make MPI progress once the failure has been reported. */
+void mpi_leave_buffers(void);
 
 /* mpi_ask.c: ranks that wait say for whom, and answer who asks. */
 /* Make a waiting call known, with the messages that have not come yet; again now and then. */
