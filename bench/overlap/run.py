@@ -314,8 +314,7 @@ def main():
         args.meshes, args.shares, args.steps, args.rounds = "tp2", "45", 2, 1
     rows = [(s, ROWS.get(s, f"strategy={s}").split()) for s in args.strategies.split()]
     if args.ablation:
-        paper = ["strategy=dhelix-paper", "overlap.policy=exact", "overlap.barriers=full"]
-        rows = [(name, [*paper, *switches.split()]) for name, switches in ABLATION]
+        rows = [(name, ["strategy=dhelix-paper", *switches.split()]) for name, switches in ABLATION]
     load = os.getloadavg()[0]
     print(f"# {os.cpu_count()} cores, load {load:.2f} at the start; {args.dtype}, a thread a rank, "
           f"{args.rounds} rounds of {args.steps - 1} timed steps, seeds {args.seeds}; paced links sleep, "

@@ -285,7 +285,8 @@ static json_t *list_tables(void)
     const dh_validation_table *tables = dh_validation_tables(&n);
     json_t *rows = json_array();
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(rows, json_pack("{ss ss ss}", "name", tables[i].name, "file",
+        json_array_append_new(rows, json_pack("{ss ss ss ss}", "name", tables[i].name, "paper",
+                                              tables[i].paper ? tables[i].paper : "", "file",
                                               tables[i].file, "doc", tables[i].doc));
     return rows;
 }

@@ -313,16 +313,20 @@ static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *t
 static dh_status show_tables(dh_ctx *ctx, output *o)
 {
     const dh_cli_list *names = &o->cli->args;
-    const dh_validation_table *named;
-    size_t n_all;
-    const dh_validation_table *all = dh_validation_tables(&n_all);
-    for (size_t i = 0; i < names->n; i++) DH_TRY(dh_validation_find(ctx, names->at[i], &named));
+    const dh_validation_table *first;
+    size_t n;
+    for (size_t i = 0; i < names->n; i++) {
+        DH_TRY(dh_validation_find_all(ctx, names->at[i], &first, &n));
+        o->one = names->n == 1 && n == 1;
+    }
     if (o->markdown) markdown_heading(&o->text, o->one);
     for (size_t i = 0; i < names->n; i++) {
-        DH_TRY(dh_validation_find(ctx, names->at[i], &named));
-        DH_TRY(show_table(ctx, o, named));
+        DH_TRY(dh_validation_find_all(ctx, names->at[i], &first, &n));
+        for (size_t k = 0; k < n; k++) DH_TRY(show_table(ctx, o, &first[k]));
     }
-    for (size_t i = 0; names->n == 0 && i < n_all; i++) DH_TRY(show_table(ctx, o, &all[i]));
+    if (names->n > 0) return DH_OK;
+    first = dh_validation_tables(&n);
+    for (size_t i = 0; i < n; i++) DH_TRY(show_table(ctx, o, &first[i]));
     return DH_OK;
 }
 
@@ -350,7 +354,6 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                 .cluster = a->cluster,
                 .markdown = a->markdown,
                 .all = a->rows == ROWS_ALL,
-                .one = cli->args.n == 1,
                 .steps = dh_validation_steps_create(),
                 .json = json_array()};
     dh_status st =
@@ -370,7 +373,9 @@ const dh_command dh_command_validate = {
     .doc = "predictions of the planner and simulator beside published measurements",
     .usage = "[TABLE...]",
     .notes =
-        "Without TABLE: all of them (dhelix list tables). Every row shows what is predicted, what\n"
+        "Without TABLE: all of them (dhelix list tables). dhelix-paper: those of DHelix' paper,\n"
+        "figures 3, 4, 11, 12, 13a, 15 and table 1 (docs/paper.md). Every row shows what is "
+        "predicted, what\n"
         "was published and the error; --quiet leaves only the line that sums a table up. Times of\n"
         "jobs are those that dhelix simulate gives for the job files in validation/jobs: with\n"
         "--json every row has its command.\n",

@@ -34,9 +34,9 @@ const char *dh_trait_doc(dh_trait trait)
     (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
      HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) | HAS(HOST_WAITS) |         \
      HAS(MASKS))
-#define MEGATRON_CORE                                                                              \
-    (HAS(WHOLE_LOGITS) | HAS(GRADIENTS_APART) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS) |        \
-     HAS(MASKS))
+/* Of Megatron-LM since FlashAttention and context parallelism, whoever runs its layers. */
+#define MEGATRON_LAYERS (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS) | HAS(MASKS))
+#define MEGATRON_CORE (MEGATRON_LAYERS | HAS(GRADIENTS_APART))
 
 static const dh_system systems[] = {
     {.name = "dhelix", .doc = "ours", .source = ""},
@@ -54,6 +54,12 @@ static const dh_system systems[] = {
      .source = "DHelix (arXiv 2411.15871), 6.1; that gradients stay apart and transfers wait is "
                "inferred from figures 3 and 11",
      .traits = MEGATRON_CORE | HAS(WAITING_TRANSFERS)},
+    {.name = "megatron-dhelix",
+     .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams wait "
+            "for nobody, and weight gradients move to where communication is",
+     .source = "DHelix (arXiv 2411.15871), 6.1: implemented on Megatron-LM, whose layers and "
+               "losses it keeps; 4.2, 4.4: weight gradients that move, streams",
+     .traits = MEGATRON_LAYERS},
     {.name = "megascale",
      .doc = "megatron-core with transfers beside computation; its rings are a strategy "
             "(intra-batch)",

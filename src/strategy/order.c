@@ -23,7 +23,10 @@ static dh_status alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_opti
     uint32_t next[2] = {0, 0};
     for (uint32_t k = 0; k < n[0] + n[1]; k++) {
         const uint8_t from = next[0] == n[0] || (next[1] < n[1] && next[1] < next[0]);
-        order[k] = (dh_slot_pick){.op = next[from]++, .strand = from, .barrier = options->barriers};
+        /* A round: one operator of each strand, while both have any. */
+        const bool begins = from == 0 || next[1] >= n[0];
+        order[k] = (dh_slot_pick){
+            .op = next[from]++, .strand = from, .barrier = options->barriers && begins};
     }
     return DH_OK;
 }

@@ -15,9 +15,9 @@ static const dh_strategy strategies[] = {
      "6.1)",
      "", "dhelix-w", "round-robin", false},
     {"dhelix-paper",
-     "two strands on a folded model, segments paired by equation 2 in the given order, a barrier "
-     "between pairs (DHelix, arXiv 2411.15871)",
-     "", "dhelix-w", "dp", true},
+     "two strands on a folded model, segments paired by equation 2 over all topological orders, "
+     "weight gradients moved, a barrier between pairs (DHelix, arXiv 2411.15871, 4.2)",
+     "", "dhelix-w", "exact", true},
     {"dhelix",
      "two strands on a folded model, in the order whose streams finish first: pairing plans and "
      "list schedules compared; events instead of barriers",

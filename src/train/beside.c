@@ -11,7 +11,7 @@ typedef struct error_row {
     const char *source;
 } error_row;
 static const error_row on_cluster = {
-    0.052, "the mean error of speed-ups on clusters (dhelix validate dhelix-speedups)"};
+    0.047, "the mean error of speed-ups on clusters (dhelix validate dhelix-speedups)"};
 static const error_row on_profile = {
     0.051, "the mean error of steps by a profile beside measured ones (bench/overlap)"};
 static const error_row on_estimates = {

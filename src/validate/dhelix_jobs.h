@@ -4,8 +4,10 @@
 
 #include "validate/job.h"
 
-/* The job of figure 11 of a model of tables 3 to 5, as Megatron-LM runs it, on a40; what it points
- * to is in the validation's arena. */
-dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job);
+/* The job of a row, as Megatron-LM runs it; what it points to is in the validation's arena.
+ * in        table: with columns cluster ("64xA40"), model, seq, parallelism ("DP8 TP4 PP1 CP2")
+ * errors    DH_EMISSING column; DH_EFORMAT cell; DH_ENOMEM */
+dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *table, size_t row,
+                       dh_shipped_job *job);
 
 #endif

@@ -4,7 +4,7 @@
  * parallelism's always, context parallelism's where nothing is computed beside it. "Others" is what
  * no layer does: embedding and head, the optimizer, reductions of gradients, transfers between
  * stages, bubbles. The figure's jobs exchange keys and values, so they have context-parallel ranks:
- * taken are two, with twice the sequence of figure 11, and its degrees of the other axes. */
+ * taken are those of figure 12. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,20 +79,18 @@ static dh_status shares_of(dh_ctx *ctx, const dh_sim *sim, double ns[N_SHARES])
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Half of figure 11's data-parallel ranks, each two context-parallel ones. */
-static dh_status job_of(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
+/* The job of figure 12 of that model; its file NULL: the figure has none (the MoE model). */
+static dh_status job_of(dh_ctx *ctx, dh_validation *v, const dh_published *jobs, const char *model,
+                        dh_shipped_job *job)
 {
-    static const struct {
-        const char *model, *dp;
-    } halves[] = {{"Llama-8B", "parallel.dp=8"},  {"Llama-25B", "parallel.dp=4"},
-                  {"Llama-39B", "parallel.dp=2"}, {"GPT-6.7B", "parallel.dp=8"},
-                  {"GPT-18B", "parallel.dp=4"},   {"GPT-30B", "parallel.dp=2"}};
-    DH_TRY(dh_paper_job(ctx, v, model, job));
-    job->set[0] = "parallel.cp=2";
-    job->set[1] = "train.seq_len=16384";
-    job->set[2] = "train.batch=512";
-    for (size_t i = 0; i < DH_COUNTOF(halves); i++)
-        if (strcmp(halves[i].model, model) == 0) job->set[3] = halves[i].dp;
+    *job = (dh_shipped_job){0};
+    for (size_t i = 0; i < jobs->n_rows; i++) {
+        const char *figure, *name;
+        DH_TRY(dh_published_text(ctx, jobs, i, "figure", &figure));
+        DH_TRY(dh_published_text(ctx, jobs, i, "model", &name));
+        if (strcmp(figure, "12") == 0 && strcmp(name, model) == 0)
+            return dh_paper_job(ctx, v, jobs, i, job);
+    }
     return DH_OK;
 }
 
@@ -109,14 +107,15 @@ static dh_status simulate(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *j
     return st;
 }
 
-static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
+static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t,
+                         const dh_published *jobs, size_t row)
 {
     const char *model;
     dh_shipped_job job;
     double ns[N_SHARES] = {0}, step_ns = 0;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
-    DH_TRY(job_of(ctx, v, model, &job));
-    if (!job.set[3]) return DH_OK; /* the MoE model, whose degrees are not published */
+    DH_TRY(job_of(ctx, v, jobs, model, &job));
+    if (!job.file) return DH_OK;
     DH_TRY(simulate(ctx, v, &job, ns, &step_ns));
     dh_validation_begin_block(v);
     for (int s = 0; s < N_SHARES; s++) {
@@ -131,8 +130,9 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, s
 
 dh_status dh_validate_dhelix_shares(dh_ctx *ctx, dh_validation *v)
 {
-    dh_published t;
+    dh_published t, jobs;
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
-    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_row(ctx, v, &t, i));
+    DH_TRY(dh_published_read(ctx, v->arena, "dhelix_figs12_13a_15_tflops", &jobs));
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_row(ctx, v, &t, &jobs, i));
     return DH_OK;
 }

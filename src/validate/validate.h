@@ -47,9 +47,11 @@ enum { DH_VALIDATION_CONSTANTS = 6 };
 
 typedef struct dh_validation_table {
     const char *name;
-    const char *file; /* of validation/, without extension */
-    const char *doc;  /* what is compared, one line */
-    const char *how;  /* how the prediction is made, with its denominators */
+    const char *paper;  /* name of the tables of one paper, which stand together; NULL */
+    const char *file;   /* of validation/, without extension */
+    const char *figure; /* of files with several: how column figure begins; NULL: all */
+    const char *doc;    /* what is compared, one line */
+    const char *how;    /* how the prediction is made, with its denominators */
     const char *unit;
     dh_validation_measure measure;
     double aim; /* for the mean error; 0: none is set */
@@ -85,6 +87,9 @@ struct dh_validation {
 const dh_validation_table *dh_validation_tables(size_t *n);
 /* errors    DH_EMISSING with the nearest name */
 dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_table **table);
+/* The table of that name, or all of the paper of that name: [n] */
+dh_status dh_validation_find_all(dh_ctx *ctx, const char *name, const dh_validation_table **first,
+                                 size_t *n);
 /* Predict one table.
  * in        cluster: name or path, in place of the table's own; NULL. steps: what is simulated is
  *           added

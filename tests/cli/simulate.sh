@@ -238,7 +238,7 @@ if ! sanitized; then
     close "$(json step_ms)" "$plain" 0.000001
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set model.n_layers=32
     says 'less than predictions are wrong by: it may be slower.'
-    says '5.2 %, the mean error of speed-ups on clusters'
+    says '4.7 %, the mean error of speed-ups on clusters'
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=round-robin
     says ': as long. Error'
 

@@ -47,6 +47,12 @@ same "$(grep -c '"part_fitted"' "$tmp/out")" 6 'constants in JSON'
 fails 2 'of one TABLE' "$dhelix" validate --fit
 fails 1 'no constant' "$dhelix" validate megascale --fit
 
+# A paper's tables by its name.
+fails 1 'name one of them' "$dhelix" validate dhelix-paper --fit
+fails 1 'did you mean dhelix-paper' "$dhelix" validate dhelix-papers
+ok "$dhelix" list tables
+says 'dhelix-ablation          dhelix-paper'
+
 # Rows that others published of NeMo: the job that a user would simulate.
 ok "$dhelix" validate nemo-long --json
 says '--set parallel.cp=32'

@@ -96,6 +96,11 @@ static bool takes_long(const dh_validation_table *table)
 {
     static const char *const names[] = {"dhelix-throughput",
                                         "dhelix-speedups",
+                                        "dhelix-context",
+                                        "dhelix-context-speedups",
+                                        "dhelix-a800",
+                                        "dhelix-a800-speedups",
+                                        "dhelix-ablation",
                                         "korthikanti-iteration",
                                         "korthikanti-utilisation",
                                         "korthikanti-memory",
@@ -156,6 +161,13 @@ static void test_find(void **state)
     const dh_validation_table *table;
     assert_ok(&ctx, dh_validation_find(&ctx, "zero-bubble", &table));
     assert_string_equal(table->name, "zero-bubble");
+    size_t n;
+    assert_ok(&ctx, dh_validation_find_all(&ctx, "dhelix-paper", &table, &n));
+    assert_true(n >= 9);
+    for (size_t i = 0; i < n; i++) assert_string_equal(table[i].paper, "dhelix-paper");
+    assert_fails(&ctx, dh_validation_find(&ctx, "dhelix-paper", &table), DH_EINVAL,
+                 "name one of them");
+    dh_ctx_reset(&ctx);
     assert_fails(&ctx, dh_validation_find(&ctx, "zero-buble", &table), DH_EMISSING,
                  "did you mean zero-bubble");
 }
