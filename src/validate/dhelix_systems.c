@@ -5,7 +5,6 @@
  * the operators of both strands in turn, so that a strand's communication runs beside the other
  * strand's operator and never beside its own weight gradients (trait gradients-apart of
  * megatron-core). */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,12 +60,11 @@ static dh_status set_mesh(dh_ctx *ctx, dh_validation *v, const char *text, dh_sh
 {
     for (const char *at = text; *at; at += strspn(at, " ")) {
         const size_t n = strcspn(at, " "), letters = strcspn(at, "0123456789");
-        char axis[3] = "";
         if (letters != 2 || n < 3)
             return dh_fail(ctx, DH_EFORMAT, "\"%s\" is no mesh: as DP8 TP4 PP1 CP2", text);
-        for (size_t i = 0; i < letters; i++) axis[i] = (char)tolower((unsigned char)at[i]);
-        DH_TRY(set(ctx, job,
-                   dh_arena_printf(v->arena, "parallel.%s=%.*s", axis, (int)(n - 2), at + 2)));
+        char *setting = dh_arena_printf(v->arena, "parallel.%.2s=%.*s", at, (int)(n - 2), at + 2);
+        if (setting) dh_to_lower(setting);
+        DH_TRY(set(ctx, job, setting));
         at += n;
     }
     return DH_OK;
