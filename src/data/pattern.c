@@ -34,6 +34,7 @@ enum { STEPS_PER_LOOK = 1024 };
 struct dh_pattern {
     pcre2_code *quick, *counted; /* the same; this one calls count_step at each of its parts */
     bool matches_empty, refers_back;
+    bool jit;       /* quick is machine code */
     char shown[64]; /* its beginning, for messages */
 };
 
@@ -225,6 +226,9 @@ static dh_status compile(dh_ctx *ctx, const dh_str *text, bool literal, dh_patte
                        (const char *)why, text->text);
     }
     uint32_t empty = 0, references = 0;
+    size_t code_bytes = 0;
+    pcre2_pattern_info(made->quick, PCRE2_INFO_JITSIZE, &code_bytes);
+    made->jit = code_bytes > 0;
     pcre2_pattern_info(made->quick, PCRE2_INFO_MATCHEMPTY, &empty);
     pcre2_pattern_info(made->quick, PCRE2_INFO_BACKREFMAX, &references);
     made->matches_empty = text->len == 0 || empty != 0;
@@ -401,8 +405,10 @@ static void look_quickly(const dh_pattern *pattern, dh_pattern_work *work,
     const bool timed = ++work->untimed >= work->time_every;
     const int64_t began_ns = timed ? thread_cpu_ns() : 0;
     pcre2_set_offset_limit(work->quick, last);
-    *rc = pcre2_match(pattern->quick, text, end, from, PCRE2_NO_UTF_CHECK | partial, work->match,
-                      work->quick);
+    *rc = pattern->jit
+              ? pcre2_jit_match(pattern->quick, text, end, from, partial, work->match, work->quick)
+              : pcre2_match(pattern->quick, text, end, from, PCRE2_NO_UTF_CHECK | partial,
+                            work->match, work->quick);
     if (!timed) return;
     const int64_t ns = thread_cpu_ns() - began_ns;
     work->cpu_left_ns -= ns;
