@@ -255,6 +255,9 @@ DH_API bool dh_job_has_stage_times(const dh_job *job);
 DH_API int64_t dh_job_n_micro(const dh_job *job);
 /* Whether its sequences are rows of documents, or of conversations, and not windows of a stream. */
 DH_API bool dh_job_has_rows(const dh_job *job);
+/* Step at which the learning rate is min_lr: decay_steps, or with auto the run's last. 0: it stays
+ * (constant). */
+DH_API int64_t dh_job_decay_end(const dh_job *job);
 /* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the
  * schedule from lr down to min_lr at decay_steps, then min_lr. */
 DH_API double dh_job_lr(const dh_job *job, int64_t step);

@@ -215,10 +215,15 @@ dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *ou
 
 /* ---- learning rate ---------------------------------------------------------------------- */
 
+int64_t dh_job_decay_end(const dh_job *job)
+{
+    if (job->lr_schedule == DH_LR_CONSTANT) return 0;
+    return job->decay_steps ? job->decay_steps : job->steps;
+}
+
 double dh_job_lr(const dh_job *job, int64_t step)
 {
-    int64_t warmup = job->warmup_steps;
-    int64_t decay = job->decay_steps ? job->decay_steps : job->steps;
+    const int64_t warmup = job->warmup_steps, decay = dh_job_decay_end(job);
     if (step < warmup) return job->lr * (double)(step + 1) / (double)warmup;
     if (job->lr_schedule == DH_LR_CONSTANT) return job->lr;
     if (step >= decay) return job->min_lr;

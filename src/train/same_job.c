@@ -191,6 +191,23 @@ static void warn_of_threads(const dh_run *run, const dh_ckpt_state *was)
            (long long)was->n_threads, run->n_threads, (long long)was->n_threads);
 }
 
+/* With optimizer.decay_steps auto the curve of the learning rate ends where the run does: a run
+ * that is made longer leaves the one that it was on. */
+static void warn_of_curve(const dh_run *run, const dh_ckpt_state *was)
+{
+    const dh_job *job = run->job;
+    dh_job before = *job;
+    before.decay_steps = was->decay_steps;
+    const double then = dh_job_lr(&before, was->step), now = dh_job_lr(job, was->step);
+    if (run->ranks.rank != 0 || job->decay_steps != 0 || was->decay_steps == 0 || then == now)
+        return;
+    dh_log(DH_LOG_WARN,
+           "the learning rate was to be %.4g at step %lld and is %.4g: optimizer.decay_steps is "
+           "auto, and train.steps %lld, not %lld; optimizer.decay_steps=%lld keeps the curve",
+           then, (long long)was->step, now, (long long)job->steps, (long long)was->decay_steps,
+           (long long)was->decay_steps);
+}
+
 dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
 {
     const dh_ckpt_state *was = dh_ckpt_get_state(ckpt);
@@ -214,5 +231,6 @@ dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
                      dh_ckpt_path(ckpt), what.text);
     dh_str_fini(&what);
     if (st == DH_OK) warn_of_threads(run, was);
+    if (st == DH_OK) warn_of_curve(run, was);
     return st;
 }

@@ -62,6 +62,21 @@ static const char *setting_of(const dh_found *found, const char *name)
     return NULL;
 }
 
+/* Byte tokens need no file. A checkpoint knows that it has them; else a vocabulary of 256 says so,
+ * which nothing else has. */
+static dh_status has_bytes(dh_ctx *ctx, const dh_found *found, bool *yes)
+{
+    const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;
+    dh_tokenizer *bytes;
+    *yes = found->model.vocab == 256;
+    if (*yes || !state) return DH_OK;
+    DH_TRY(dh_tokenizer_load(ctx, "bytes", &bytes));
+    *yes = strtoull(state->tokenizer_fingerprint, NULL, 16) ==
+           (uint64_t)dh_tokenizer_fingerprint(bytes);
+    dh_tokenizer_destroy(bytes);
+    return DH_OK;
+}
+
 /* The base of a checkpoint's adapters is what it was. */
 static dh_status check_base(dh_ctx *ctx, const dh_found *found)
 {
@@ -128,9 +143,9 @@ static dh_status open_found(dh_ctx *ctx, const char *path, const char *base, dh_
         return dh_ctx_while(ctx, "reading %s", found->path.text);
     if (found->base.len > 0 && found->tokenizer.len == 0)
         DH_TRY(dh_tokenizer_beside(ctx, found->base.text, NULL, &found->tokenizer));
-    /* Byte tokens need no file, and nothing else has a vocabulary of 256. */
-    if (found->tokenizer.len == 0 && found->model.vocab == 256)
-        dh_str_printf(&found->tokenizer, "bytes");
+    bool bytes = false;
+    if (found->tokenizer.len == 0) DH_TRY(has_bytes(ctx, found, &bytes));
+    if (bytes) dh_str_printf(&found->tokenizer, "bytes");
     return found->tokenizer.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,11 +335,22 @@ static bool put_settings(json_t *root, const dh_ckpt_state *s)
 }
 
 /* Absent where they are not known. */
-static bool put_threads(json_t *root, const dh_ckpt_state *s)
+static const struct {
+    const char *key;
+    size_t offset; /* of an int64_t of the state */
+} counts[] = {{"ranks", offsetof(dh_ckpt_state, n_ranks)},
+              {"threads", offsetof(dh_ckpt_state, n_threads)},
+              {"decay_steps", offsetof(dh_ckpt_state, decay_steps)}};
+
+static bool put_counts(json_t *root, const dh_ckpt_state *s)
 {
-    if (s->n_threads == 0) return true;
-    return json_object_set_new(root, "ranks", json_integer(s->n_ranks)) == 0 &&
-           json_object_set_new(root, "threads", json_integer(s->n_threads)) == 0;
+    bool ok = true;
+    for (size_t i = 0; i < DH_COUNTOF(counts); i++) {
+        int64_t n;
+        memcpy(&n, (const char *)s + counts[i].offset, sizeof n);
+        if (n) ok = json_object_set_new(root, counts[i].key, json_integer(n)) == 0 && ok;
+    }
+    return ok;
 }
 
 /* Absent in checkpoints of before there were any. */
@@ -369,7 +381,7 @@ dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
         json_pack("{s:I, s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)s->step, "next_sample",
                   (json_int_t)s->next_sample, "seed", seed, "job_fingerprint", s->job_fingerprint,
                   "tokenizer_fingerprint", s->tokenizer_fingerprint, "version", s->version);
-    if (root && !(put_settings(root, s) && put_threads(root, s))) {
+    if (root && !(put_settings(root, s) && put_counts(root, s))) {
         json_decref(root);
         root = NULL;
     }
@@ -397,8 +409,10 @@ static dh_status unpack_state(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
     snprintf(s->job_fingerprint, sizeof s->job_fingerprint, "%s", job);
     snprintf(s->tokenizer_fingerprint, sizeof s->tokenizer_fingerprint, "%s", tokenizer);
     snprintf(s->version, sizeof s->version, "%s", version);
-    s->n_ranks = json_integer_value(json_object_get(root, "ranks"));
-    s->n_threads = json_integer_value(json_object_get(root, "threads"));
+    for (size_t i = 0; i < DH_COUNTOF(counts); i++) {
+        const int64_t n = json_integer_value(json_object_get(root, counts[i].key));
+        memcpy((char *)s + counts[i].offset, &n, sizeof n);
+    }
     return unpack_settings(ctx, root, s);
 }
 

@@ -127,6 +127,20 @@ ok "${train[@]}" --set out="$tmp/one" --set train.steps=2 --set train.threads=1
 ok "${train[@]}" --set out="$tmp/one" --set train.steps=3 --set train.threads=2
 check 'both are named' grep -q 'made with 1 threads a rank, this run has 2: .*train.threads=1 keeps them' "$tmp/err"
 
+# So is a run that leaves the curve of its learning rate because it is made longer.
+curve=("${train[@]}" --set out="$tmp/curve" --set optimizer.warmup_steps=0)
+ok "${curve[@]}" --set train.steps=2
+ok "${curve[@]}" --set train.steps=3
+check 'the curve' grep -q 'learning rate was to be .* at step 2 and is .* train.steps 3, not 2; optimizer.decay_steps=2 keeps' "$tmp/err"
+ok "${curve[@]}" --set train.steps=4 --set optimizer.decay_steps=3
+same "$(grep -c 'learning rate was to be' "$tmp/err")" 0 'a curve that is kept'
+
+# A run of byte tokens knows that it is one, however its vocabulary is padded.
+ok "${train[@]}" --set out="$tmp/padded" --set train.steps=1 --set data.tokenizer=bytes --set model.vocab=320
+ok "$dhelix" sample "$tmp/padded" --prompt hello --tokens 2
+ok "$dhelix" convert "$tmp/padded" "$tmp/padded-hf"
+says 'with tokenizer'
+
 # JSON holds UTF-8 alone: what is not is refused before the first step, by name.
 fails 1 'the value is not UTF-8' "${train[@]}" --set out="$tmp/caf"$'\xe9'
 check 'nothing is made' test ! -e "$tmp/caf"$'\xe9'
