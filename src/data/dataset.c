@@ -154,6 +154,7 @@ static dh_status add_bare(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, dh_data_file *f)
 {
     DH_TRY(dh_text_tokenize(ctx, spec, f->name, &f->text));
+    ds->has_text = true;
     return add_segment(ctx, ds, f->text.run, 0);
 }
 
@@ -340,6 +341,11 @@ dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files
 }
 
 /* ---- the stream ----------------------------------------------------------------------------- */
+
+bool dh_dataset_has_text(const dh_dataset *ds)
+{
+    return ds->has_text;
+}
 
 int64_t dh_dataset_tokens(const dh_dataset *ds)
 {

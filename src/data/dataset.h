@@ -70,6 +70,8 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
 void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
 
 int64_t dh_dataset_tokens(const dh_dataset *ds);
+/* Whether the tokenizer made ids of any of its files; false: all had ready tokens. */
+bool dh_dataset_has_text(const dh_dataset *ds);
 /* A hash of all of the tokens, by threads: in which files they lie and by how many bytes each does
  * not show. Streams of equal length and hash are taken to be the same.
  * errors    those of dh_dataset_check_same; DH_ENOMEM */

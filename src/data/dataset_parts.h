@@ -45,6 +45,7 @@ struct dh_dataset {
     double val_fraction;
     dh_data_order order;
     uint64_t seed;
+    bool has_text;   /* ids of a file at least are the tokenizer's */
     bool chats;      /* ids carry the marks of conversations (chat.h) */
     int64_t row_len; /* of packed rows; 0: samples are windows of the stream */
 };

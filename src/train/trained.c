@@ -62,14 +62,14 @@ static const char *setting_of(const dh_found *found, const char *name)
     return NULL;
 }
 
-/* Byte tokens need no file. A checkpoint knows that it has them; else a vocabulary of 256 says so,
- * which nothing else has. */
+/* Byte tokens need no file. A checkpoint of a run on texts knows that they are its tokenizer; else
+ * a vocabulary of 256 says so, which nothing else has. */
 static dh_status has_bytes(dh_ctx *ctx, const dh_found *found, bool *yes)
 {
     const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;
     dh_tokenizer *bytes;
     *yes = found->model.vocab == 256;
-    if (*yes || !state) return DH_OK;
+    if (*yes || !state || !state->from_text) return DH_OK;
     DH_TRY(dh_tokenizer_load(ctx, "bytes", &bytes));
     *yes = strtoull(state->tokenizer_fingerprint, NULL, 16) ==
            (uint64_t)dh_tokenizer_fingerprint(bytes);

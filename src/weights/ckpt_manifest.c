@@ -340,7 +340,8 @@ static const struct {
     size_t offset; /* of an int64_t of the state */
 } counts[] = {{"ranks", offsetof(dh_ckpt_state, n_ranks)},
               {"threads", offsetof(dh_ckpt_state, n_threads)},
-              {"decay_steps", offsetof(dh_ckpt_state, decay_steps)}};
+              {"decay_steps", offsetof(dh_ckpt_state, decay_steps)},
+              {"from_text", offsetof(dh_ckpt_state, from_text)}};
 
 static bool put_counts(json_t *root, const dh_ckpt_state *s)
 {
