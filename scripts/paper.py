@@ -110,7 +110,7 @@ def main():
         text = file.read()
     for name, table in tables.items():
         columns = SHARES if name == "dhelix-shares" else SYSTEMS
-        body = plain(table) if name in ("dhelix-volumes", "oef-h100") else grid(table, columns)
+        body = plain(table) if name in ("dhelix-volumes", "dhelix-hidden", "oef-h100") else grid(table, columns)
         if name in PICTURES:
             picture, unit = PICTURES[name]
             draw(table, unit, os.path.join("docs/img", picture))

@@ -303,6 +303,7 @@ static void add_work(build *b, const dh_sim_op_costs *costs, dh_sim_rank *r)
         const dh_op *op = dh_instr_op(p, instr);
         const dh_op_time *solo = &costs->solo[dh_sim_kind(costs, instr)];
         solo_ns[solo->source] += solo->ns;
+        r->solo_ns[dh_stream_engine((dh_stream)instr->stream)] += solo->ns;
         if (dh_op_multiplies(op->type)) r->flops += dh_op_flops(dh_instr_graph(p, instr), op);
     }
     for (int k = 0; k < DH_N_PAIR_SOURCES; k++)

@@ -10,4 +10,7 @@
 dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *table, size_t row,
                        dh_shipped_job *job);
 
+/* It as that system runs it: a name of column system. errors: DH_EMISSING */
+dh_status dh_paper_system(dh_ctx *ctx, const char *name, dh_shipped_job *job);
+
 #endif

@@ -106,7 +106,7 @@ dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *t, siz
                                (long long)(tokens_of(job->cluster) / DH_MAX(seq, 1))));
 }
 
-static dh_status set_system(dh_ctx *ctx, const char *name, dh_shipped_job *job)
+dh_status dh_paper_system(dh_ctx *ctx, const char *name, dh_shipped_job *job)
 {
     for (size_t i = 0; i < DH_COUNTOF(systems); i++) {
         if (strcmp(systems[i].name, name) != 0) continue;
@@ -137,7 +137,7 @@ static dh_status read_bar(dh_ctx *ctx, dh_validation *v, const dh_published *t, 
     DH_TRY(dh_published_text(ctx, t, row, "system", &b->names[s]));
     DH_TRY(dh_published_real(ctx, t, row, "tflops_per_gpu", &b->published[s]));
     DH_TRY(dh_paper_job(ctx, v, t, row, job));
-    DH_TRY(set_system(ctx, b->names[s], job));
+    DH_TRY(dh_paper_system(ctx, b->names[s], job));
     DH_TRY(dh_shipped_step_of(ctx, v, job, &step));
     b->step_ns[s] = step.ns;
     b->predicted[s] = step.model_flops / step.devices / step.ns * 1e-3;

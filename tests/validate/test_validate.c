@@ -101,6 +101,7 @@ static bool takes_long(const dh_validation_table *table)
                                         "dhelix-a800",
                                         "dhelix-a800-speedups",
                                         "dhelix-ablation",
+                                        "dhelix-hidden",
                                         "korthikanti-iteration",
                                         "korthikanti-utilisation",
                                         "korthikanti-memory",

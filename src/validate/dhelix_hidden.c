@@ -1,0 +1,55 @@
+/* DHelix (arXiv 2411.15871), 6.2.1: how much of the communication systems hide on 64 A40.
+ *
+ * Hidden is what of communication's own time does not make the step longer than computation's own
+ * time and what ranks wait for one another: time in which computation is slowed down, or stands
+ * still, is not. Means over the models of figure 11. */
+#include <string.h>
+
+#include "validate/dhelix_jobs.h"
+
+/* Of rank 0, in percent. */
+static double hidden_of(const dh_sim *sim)
+{
+    const dh_sim_rank *r = &sim->ranks[0];
+    const double sent = r->solo_ns[DH_ENGINE_LOCAL] + r->solo_ns[DH_ENGINE_CROSS];
+    const double longer =
+        (double)sim->step_ns - r->solo_ns[DH_ENGINE_COMPUTE] - (double)r->times.idle_ns;
+    return sent > 0 ? 100 * (1 - longer / sent) : 0;
+}
+
+static dh_status add_system(dh_ctx *ctx, dh_validation *v, const dh_published *jobs,
+                            const char *system, double published)
+{
+    double sum = 0;
+    int n = 0;
+    for (size_t i = 0; i < jobs->n_rows; i++) {
+        const char *name;
+        dh_shipped_job job;
+        dh_shipped_run run;
+        DH_TRY(dh_published_text(ctx, jobs, i, "system", &name));
+        if (strcmp(name, system) != 0) continue;
+        DH_TRY(dh_paper_job(ctx, v, jobs, i, &job));
+        DH_TRY(dh_paper_system(ctx, system, &job));
+        const dh_status st = dh_shipped_simulate(ctx, v, &job, &run);
+        if (st == DH_OK) sum += hidden_of(run.sim);
+        n += st == DH_OK;
+        dh_shipped_fini(&run);
+        DH_TRY(st);
+    }
+    return dh_validation_add(ctx, v, sum / DH_MAX(n, 1), published, "%s", system);
+}
+
+dh_status dh_validate_dhelix_hidden(dh_ctx *ctx, dh_validation *v)
+{
+    dh_published t, jobs;
+    DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
+    DH_TRY(dh_published_read(ctx, v->arena, "dhelix_fig11_a40_tflops", &jobs));
+    for (size_t i = 0; i < t.n_rows; i++) {
+        const char *system;
+        double share;
+        DH_TRY(dh_published_text(ctx, &t, i, "system", &system));
+        DH_TRY(dh_published_real(ctx, &t, i, "hidden_pct", &share));
+        DH_TRY(add_system(ctx, v, &jobs, system, share));
+    }
+    return DH_OK;
+}
