@@ -380,8 +380,9 @@ const dh_command dh_command_tokenize = {
     .doc = "turn text into token files, ids back into text, or learn a tokenizer",
     .usage = "[INPUT...]",
     .notes =
-        "Inputs are text files, JSON lines (*.jsonl: each document is followed by the\n"
-        "tokenizer's EOS) or token files; none, or -, is standard input. With neither\n"
+        "Inputs are text files, JSON lines (an object a line, or one array of objects: each\n"
+        "document is followed by the tokenizer's EOS) or token files; what a file holds decides.\n"
+        "None, or -, is standard input, which is text. With neither\n"
         "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
         "uint16, or uint32 for a vocabulary above 65,536. With --chat-template an empty line ends\n"
         "each conversation. --train-bpe learns from files alone:\n"

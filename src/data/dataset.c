@@ -174,6 +174,15 @@ static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     return has_index(f->name) ? add_megatron(ctx, ds, f) : add_bare(ctx, ds, f);
 }
 
+static dh_status refuse_chats(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path)
+{
+    if (!spec->chat) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s holds tokens; conversations (data.format=chat) are read from JSON lines or "
+                   "from an array of JSON objects",
+                   path);
+}
+
 static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
                           const char *path)
 {
@@ -182,16 +191,11 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
         return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
     dh_data_file *f = &ds->files.at[ds->files.n - 1];
     if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
-    if (spec->chat && !dh_text_is_lines(path))
-        return dh_fail(
-            ctx, DH_EINVAL,
-            "%s: conversations (data.format=chat) are read from JSON lines, .jsonl or .ndjson, "
-            "compressed or not",
-            path);
     bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
     dh_status st;
     if (by_prefix) {
-        st = add_megatron(ctx, ds, f);
+        st = refuse_chats(ctx, spec, path);
+        if (st == DH_OK) st = add_megatron(ctx, ds, f);
     } else {
         DH_TRY(map_tokens(ctx, f, path));
         bool tokens = has_suffix(path, ".bin") || has_suffix(path, ".u16") ||
@@ -202,7 +206,8 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
             dh_map_close(&f->map);
             return add_text(ctx, ds, spec, f);
         }
-        st = add_mapped(ctx, ds, f);
+        st = refuse_chats(ctx, spec, path);
+        if (st == DH_OK) st = add_mapped(ctx, ds, f);
     }
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "opening %s", path);
 }

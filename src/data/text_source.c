@@ -9,6 +9,7 @@
 #include "base/stop.h"
 #include "data/chat.h"
 #include "data/json_mend.h"
+#include "data/json_rows.h"
 #include "data/tok.h"
 #include "data/unpack.h"
 
@@ -21,6 +22,7 @@
 
 typedef struct text_source {
     const char *path, *field; /* field: NULL for plain text */
+    dh_rows rows;             /* how those with a field lie in the file */
     bool chats;               /* rows are conversations; whoever takes them is given the row */
     dh_text_file file;
     dh_map map;        /* the file's */
@@ -42,11 +44,6 @@ static bool has_inner_suffix(const char *path, const char *suffix)
     return n >= m && strncmp(path + n - m, suffix, m) == 0;
 }
 
-bool dh_text_is_lines(const char *path)
-{
-    return has_inner_suffix(path, ".jsonl") || has_inner_suffix(path, ".ndjson");
-}
-
 static bool starts_char(unsigned char byte)
 {
     return (byte & 0xC0) != 0x80;
@@ -63,15 +60,6 @@ static size_t cut_text(const dh_map *map, double share)
     return at;
 }
 
-/* Offset of the first line that begins at or after n * share. */
-static size_t cut_lines(const dh_map *map, double share)
-{
-    size_t at = (size_t)((double)map->n_bytes * share);
-    if (at == 0 || at >= map->n_bytes) return at;
-    const unsigned char *newline = memchr(map->at + at - 1, '\n', map->n_bytes - at + 1);
-    return newline ? (size_t)(newline - map->at) + 1 : map->n_bytes;
-}
-
 /* Files that hold text, but not as it is read here: by their first bytes, or by their name where
  * these could begin a text. */
 static const struct {
@@ -85,7 +73,6 @@ static const struct {
     {"ARROW1", ".arrow", "Arrow: write the texts as JSON lines (.jsonl), an object a line"},
     {NULL, ".bin.gz", "compressed tokens, which are read in place: unpack them first (gunzip)"},
     {NULL, ".bin.zst", "compressed tokens, which are read in place: unpack them first (unzstd)"},
-    {NULL, ".json", "one JSON document: write JSON lines (.jsonl), an object a line"},
 };
 
 static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
@@ -101,52 +88,7 @@ static dh_status refuse_packed(dh_ctx *ctx, const char *path, const dh_map *map)
     return DH_OK;
 }
 
-/* keep_dir: of dh_text_file_open */
-static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field,
-                             const char *keep_dir, text_source *s)
-{
-    *s = (text_source){.path = path};
-    if (dh_text_is_lines(path)) s->field = text_field && *text_field ? text_field : "text";
-    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
-    if (!dh_map_own(&s->file.map))
-        return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
-                       path);
-    s->map = s->file.map;
-    s->end = s->map.n_bytes;
-    if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
-    return refuse_packed(ctx, path, &s->map);
-}
-
-static void select_part(text_source *s, dh_data_part part, double val_fraction)
-{
-    if (part == DH_PART_ALL || val_fraction == 0) return;
-    double share = 1.0 - val_fraction;
-    size_t cut = s->field ? cut_lines(&s->map, share) : cut_text(&s->map, share);
-    if (part == DH_PART_TRAIN)
-        s->end = cut;
-    else
-        s->begin = cut;
-}
-
-/* ---- the texts of a source ----------------------------------------------------------------- */
-
-/* Number of the line that begins at `at`, counted only for messages. */
-static size_t line_number(const text_source *s, size_t at)
-{
-    size_t line = 1;
-    for (size_t i = 0; i < at; i++) line += s->map.at[i] == '\n';
-    return line;
-}
-
-static bool is_blank(const unsigned char *line, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-    return true;
-}
-
-/* Of a row: its text, or where rows are conversations the row. */
-typedef dh_status (*row_fn)(dh_ctx *ctx, void *arg, const json_t *row, size_t at);
+/* ---- what a file holds ---------------------------------------------------------------------- */
 
 /* As it is; where that is refused, without what no text depends on (json_mend.h). *row: NULL with
  * the error of the line as it is */
@@ -168,18 +110,130 @@ static dh_status read_row(dh_ctx *ctx, const char *line, size_t n, json_error_t 
     return st;
 }
 
-static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t n, dh_text_fn fn,
-                            void *arg, size_t *n_mended)
+/* Names that promise JSON. Under others it is looked for too, but found no error where it is
+ * not. */
+static bool named_json(const char *path)
+{
+    static const char *const names[] = {".jsonl", ".ndjson", ".json"};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++)
+        if (has_inner_suffix(path, names[i])) return true;
+    return false;
+}
+
+/* Whether the first row is what a row of such a source has to be. */
+static dh_status has_row(dh_ctx *ctx, const text_source *s, dh_rows rows, const char *field,
+                         bool *has)
+{
+    dh_ctx scratch = DH_CTX_INIT;
+    dh_row first = {0};
+    json_error_t error;
+    json_t *row = NULL;
+    size_t n_mended = 0;
+    *has = false;
+    if (!dh_rows_next(&s->map, rows, s->map.n_bytes, &first)) return DH_OK;
+    const char *at = (const char *)s->map.at + first.at;
+    if (read_row(&scratch, at, first.n, &error, &row, &n_mended) == DH_ENOMEM)
+        return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", s->path);
+    *has = s->chats ? json_is_object(row) : json_is_string(json_object_get(row, field));
+    json_decref(row);
+    return DH_OK;
+}
+
+/* Content decides. A file that is named as JSON is rows in any case: what is wrong in it is an
+ * error of a line, and no plain text. */
+static dh_status find_rows(dh_ctx *ctx, const char *text_field, text_source *s)
+{
+    const char *field = text_field && *text_field ? text_field : "text";
+    dh_rows rows = dh_rows_form(&s->map);
+    bool has = named_json(s->path);
+    if (has && rows == DH_ROWS_NONE) rows = DH_ROWS_LINES;
+    if (!has && rows != DH_ROWS_NONE && dh_rows_closed(&s->map, rows)) {
+        DH_TRY(has_row(ctx, s, rows, field, &has));
+        if (has)
+            dh_log(DH_LOG_INFO, "%s holds %s, and is read as such", s->path,
+                   rows == DH_ROWS_ARRAY ? "an array of JSON objects" : "JSON lines");
+    }
+    if (has) {
+        s->rows = rows;
+        s->field = field;
+    } else if (s->chats) {
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s: conversations (data.format=chat) are read from JSON lines or from an "
+                       "array of JSON objects, compressed or not; this is plain text",
+                       s->path);
+    }
+    return DH_OK;
+}
+
+/* keep_dir: of dh_text_file_open */
+static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, bool chats,
+                             const char *keep_dir, text_source *s)
+{
+    *s = (text_source){.path = path, .chats = chats};
+    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
+    if (!dh_map_own(&s->file.map))
+        return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
+                       path);
+    s->map = s->file.map;
+    s->end = s->map.n_bytes;
+    if (s->end == 0) return dh_fail(ctx, DH_EFORMAT, "%s is empty", path);
+    DH_TRY(refuse_packed(ctx, path, &s->map));
+    return find_rows(ctx, text_field, s);
+}
+
+static void select_part(text_source *s, dh_data_part part, double val_fraction)
+{
+    if (part == DH_PART_ALL || val_fraction == 0) return;
+    double share = 1.0 - val_fraction;
+    size_t cut = s->field ? dh_rows_cut(&s->map, s->rows, share) : cut_text(&s->map, share);
+    if (part == DH_PART_TRAIN)
+        s->end = cut;
+    else
+        s->begin = cut;
+}
+
+/* ---- the texts of a source ----------------------------------------------------------------- */
+
+/* Number of the line that begins at `at`, counted only for messages. */
+static size_t line_number(const text_source *s, size_t at)
+{
+    size_t line = 1;
+    for (size_t i = 0; i < at; i++) line += s->map.at[i] == '\n';
+    return line;
+}
+
+/* Of a row: its text, or where rows are conversations the row. */
+typedef dh_status (*row_fn)(dh_ctx *ctx, void *arg, json_t *row, size_t at);
+
+/* Where in the file the parser's place in a row is. */
+static dh_status no_json(dh_ctx *ctx, const text_source *s, const dh_row *row,
+                         const json_error_t *error)
+{
+    const bool starts = row->at == 0 || s->map.at[row->at - 1] == '\n';
+    const size_t line = line_number(s, row->at) + (size_t)DH_MAX(error->line - 1, 0);
+    const bool broken = s->rows == DH_ROWS_LINES && line == 1 && row->next < s->map.n_bytes &&
+                        json_error_code(error) == json_error_premature_end_of_input;
+    char column[32] = "";
+    if (s->rows == DH_ROWS_LINES || starts || error->line > 1)
+        snprintf(column, sizeof column, ", column %d", error->column);
+    return dh_fail(ctx, DH_EFORMAT, "%s, line %zu%s: %s%s", s->path, line, column, error->text,
+                   broken ? "; an object over several lines is not read: write an object a line "
+                            "(jq -c . FILE), or one array of objects"
+                          : "");
+}
+
+static dh_status parse_row(dh_ctx *ctx, const text_source *s, const dh_row *place, dh_text_fn fn,
+                           void *arg, size_t *n_mended)
 {
     json_error_t error;
     json_t *row;
-    DH_TRY(read_row(ctx, (const char *)s->map.at + at, n, &error, &row, n_mended));
+    DH_TRY(read_row(ctx, (const char *)s->map.at + place->at, place->n, &error, &row, n_mended));
     const json_t *text = json_object_get(row, s->field);
     const row_fn *whole = s->chats ? arg : NULL; /* the first member of who takes them */
+    const size_t at = place->at;
     dh_status st;
     if (!row)
-        st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu, column %d: %s", s->path, line_number(s, at),
-                     error.column, error.text);
+        st = no_json(ctx, s, place, &error);
     else if (!whole && !json_is_string(text))
         st = dh_fail(ctx, DH_EFORMAT, "%s, line %zu: %s \"%s\"", s->path, line_number(s, at),
                      text ? "not a text in field" : "no field", s->field);
@@ -189,13 +243,6 @@ static dh_status parse_line(dh_ctx *ctx, const text_source *s, size_t at, size_t
         dh_ctx_while(ctx, "reading %s, line %zu", s->path, line_number(s, at));
     json_decref(row);
     return st;
-}
-
-/* Bytes of the mark that some editors put in front of UTF-8, which is no part of the JSON. */
-static size_t byte_order_mark(const text_source *s)
-{
-    const bool has = s->begin == 0 && s->end >= 3 && memcmp(s->map.at, "\xef\xbb\xbf", 3) == 0;
-    return has ? 3 : 0;
 }
 
 /* Calls fn for each text; `at` is where in the file it lies. */
@@ -208,15 +255,14 @@ static dh_status each_text(dh_ctx *ctx, const text_source *s, dh_text_fn fn, voi
                    : dh_ctx_while(ctx, "reading %s from byte %zu", s->path, s->begin);
     }
     size_t n_mended = 0;
-    for (size_t at = s->begin + byte_order_mark(s); at < s->end;) {
-        const unsigned char *newline = memchr(s->map.at + at, '\n', s->end - at);
-        size_t n = newline ? (size_t)(newline - s->map.at) - at : s->end - at;
-        if (!is_blank(s->map.at + at, n)) DH_TRY(parse_line(ctx, s, at, n, fn, arg, &n_mended));
-        at += n + 1;
-    }
+    dh_row row = {.next = s->begin};
+    while (dh_rows_next(&s->map, s->rows, s->end, &row))
+        DH_TRY(parse_row(ctx, s, &row, fn, arg, &n_mended));
+    const char *wrong = dh_rows_wrong_end(&s->map, s->rows, s->end, &row);
+    if (wrong && s->begin < s->end) return dh_fail(ctx, DH_EFORMAT, "%s: %s", s->path, wrong);
     if (n_mended > 0)
-        dh_log(DH_LOG_WARN, "%s: half of a surrogate pair, read as U+FFFD, in %zu of the lines",
-               s->path, n_mended);
+        dh_log(DH_LOG_WARN, "%s: half of a surrogate pair, read as U+FFFD, in %zu of the %s",
+               s->path, n_mended, s->rows == DH_ROWS_ARRAY ? "objects" : "lines");
     return DH_OK;
 }
 
@@ -229,7 +275,7 @@ dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh
                        void *arg)
 {
     text_source s;
-    dh_status st = open_source(ctx, path, text_field, NULL, &s);
+    dh_status st = open_source(ctx, path, text_field, false, NULL, &s);
     if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
     if (st == DH_OK) st = dh_text_file_check(ctx, path, &s.file);
     dh_text_file_close(&s.file);
@@ -323,7 +369,7 @@ static dh_status encode_one(dh_ctx *ctx, void *arg, const char *text, size_t n, 
     return dh_encoder_encode(ctx, job->enc, text, n, flags, job->ids);
 }
 
-static dh_status encode_chat(dh_ctx *ctx, void *arg, const json_t *row, size_t at)
+static dh_status encode_chat(dh_ctx *ctx, void *arg, json_t *row, size_t at)
 {
     encode_job *job = arg;
     dh_chat_messages list = {0};
@@ -522,10 +568,10 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
         return dh_fail(ctx, DH_EINVAL, "%s is text, and no tokenizer was given", path);
     text_source s;
     *out = (dh_text_tokens){0};
-    dh_status st = open_source(ctx, path, spec->text_field, spec->cache_dir, &s);
+    dh_status st =
+        open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir, &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
-        s.chats = spec->chat != NULL;
         select_part(&s, spec->part, spec->val_fraction);
         if (spec->cache_dir && *spec->cache_dir) {
             st = through_cache(ctx, spec, &s, out);

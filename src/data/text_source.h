@@ -1,4 +1,5 @@
-/* Text files and JSON lines -> tokens, through the cache. */
+/* Text files and rows of JSON -> tokens, through the cache. What a file holds is decided by its
+ * content; names that end in .jsonl, .ndjson or .json only say that plain text is an error. */
 #ifndef DH_DATA_TEXT_SOURCE_H
 #define DH_DATA_TEXT_SOURCE_H
 
@@ -11,15 +12,13 @@ typedef struct dh_text_tokens {
     dh_map tokens;
     dh_ids memory;
     dh_token_run run;
-    bool is_lines; /* JSON lines */
+    bool is_lines; /* JSON lines, or an array */
 } dh_text_tokens;
 
-/* Whether a file's name says that it holds JSON lines, compressed or not. */
-bool dh_text_is_lines(const char *path);
 dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path,
                            dh_text_tokens *out);
-/* Calls fn for each text of a file: all of it, or the field of each JSON line; `at` is where in the
- * file it lies. */
+/* Calls fn for each text of a file: all of it, or the field of each JSON object; `at` is where in
+ * the file it lies. */
 typedef dh_status (*dh_text_fn)(dh_ctx *ctx, void *arg, const char *text, size_t n, size_t at);
 dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh_text_fn fn,
                        void *arg);

@@ -67,7 +67,9 @@ same "$(json prompt_tokens)" "$n" 'without BOS'
 fails 1 'comes with no chat_template that is known' "$dhelix" sample "$tmp/hf" --chat --prompt a
 
 # Refused: files that are no conversations, templates that are not known, tokenizers without marks.
-fails 1 'are read from JSON lines' "$dhelix" train "$tmp/job.yaml" --set data.train="$PWD/$chat/expected.json"
+echo 'a text' >"$tmp/text.txt"
+fails 1 'are read from JSON lines' "$dhelix" train "$tmp/job.yaml" --set data.train="$tmp/text.txt"
+fails 1 'expected.json, line 1' "$dhelix" train "$tmp/job.yaml" --set data.train="$PWD/$chat/expected.json"
 printf '{"text": "a"}\n' >"$tmp/text.jsonl"
 fails 1 'line 1' "$dhelix" train "$tmp/job.yaml" --set out="$tmp/none" --set data.train="$tmp/text.jsonl"
 fails 1 'there is no chat template "alpaca"' "$dhelix" train "$tmp/job.yaml" --set out="$tmp/none" --set data.chat_template=alpaca

@@ -76,10 +76,20 @@ fails 2 'leave' "$dhelix" tokenize --tokenizer bytes --decode -o x
 # What is no text as it is read here is refused by name, whatever it is called.
 printf '\037\213\010 and so on' >"$tmp/books.txt"
 fails 1 'of the gzip file' "$dhelix" tokenize --tokenizer bytes "$tmp/books.txt"
-for name in books.gz books.zst books.parquet books.json books.json.gz; do
+for name in books.gz books.zst books.parquet; do
     echo '{"text": "a"}' >"$tmp/$name"
     fails 1 "$name is " "$dhelix" tokenize --tokenizer bytes "$tmp/$name"
 done
+# Documents are lines of JSON or one array, whatever the file is called; a text called so is neither.
+for rows in '{"text": "a"}\n{"text": "b"}\n' '[\n {"text": "a"},\n {"text": "b"}\n]\n'; do
+    for name in books.json books.jsonl books; do
+        printf "$rows" >"$tmp/$name"
+        ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/$name"
+        same "$(tr '\n' ' ' <"$tmp/out")" '97 98 ' "documents of $name"
+    done
+done
+printf '{\n "text": "a"\n}\n' >"$tmp/books.json"
+fails 1 'write an object a line (jq -c . FILE)' "$dhelix" tokenize --tokenizer bytes "$tmp/books.json"
 # A byte-order mark is no part of the first line.
 printf '\357\273\277{"text": "ab"}\n{"text": "c"}\n' >"$tmp/marked.jsonl"
 ok "$dhelix" tokenize --tokenizer bytes --stdout "$tmp/marked.jsonl" --log-level info

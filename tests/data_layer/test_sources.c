@@ -78,6 +78,86 @@ static void assert_refused(fixture *f, const char *path, dh_status status, const
     assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), status, says);
 }
 
+/* ---- rows of JSON ---------------------------------------------------------------------------- */
+
+static const char *put_text(fixture *f, const char *name, const char *text)
+{
+    return put(f, name, text, strlen(text));
+}
+
+/* What a file holds is told by its bytes; only a name of JSON makes plain text an error. */
+static void content_tells_rows(void **state)
+{
+    static const char *const two[] = {
+        "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n",
+        "\n{\"id\": 1, \"text\": \"ab\"}\r\n\r\n{\"text\": \"c\"}",
+        "[{\"text\": \"ab\"}, {\"text\": \"c\"}]",
+        "\xef\xbb\xbf [\n  {\n    \"text\": \"ab\",\n    \"of\": [\"]\\\"},\", {\"a\": []}]\n  }\n "
+        ",{\"text\":\"c\"}\n]\n",
+    };
+    static const char *const names[] = {"d.json", "d.jsonl", "d.ndjson", "d.txt", "d-of-1024"};
+    static const char *const plain[] = {
+        "{",      "[INST] a [/INST]", "{\"text\": \"ab\"}\nand so on", "{\"body\": \"ab\"}",
+        "[1, 2]", "[{\"text\": 3}]"};
+    fixture *f = *state;
+    for (size_t i = 0; i < DH_COUNTOF(two); i++)
+        for (size_t k = 0; k < DH_COUNTOF(names); k++)
+            assert_text(f, put_text(f, names[k], two[i]), "abc", 3);
+    for (size_t i = 0; i < DH_COUNTOF(plain); i++) {
+        assert_text(f, put_text(f, "d.txt", plain[i]), plain[i], strlen(plain[i]));
+        assert_refused(f, put_text(f, "d.json", plain[i]), DH_EFORMAT, "line ");
+        assert_refused(f, put_text(f, "d.jsonl", plain[i]), DH_EFORMAT, "line ");
+    }
+}
+
+static void wrong_rows(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"{\n  \"text\": \"a\"\n}\n",
+         "an object over several lines is not read: write an object a"},
+        {"{\"text\": \"a\"}\n{\n\"text\": \"a\"}\n", "line 2, column 1: "},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b\"}\n", "its ] is missing"},
+        {"[{\"text\": \"a\"},\n", "its ] is missing"},
+        {"[\n{\"text\": \"a\"},\n]", "line 3, column 0: '[' or '{' expected"},
+        {"[\n{\"text\": \"a\"}\n{\"text\": \"b\"}]", "line 3, column 1: end of file expected"},
+        {"[{\"text\": \"a\"}]\n[]", "behind the array's ]"},
+        {"[{\"text\": \"a\"},\n\n{\"text\": 1}]", "line 3: not a text in field"},
+        {"[{\"text\": \"a\"},\n{\"text\": \"b}]", "line 2, column "},
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        assert_refused(f, put_text(f, "d.json", cases[i].text), DH_EFORMAT, cases[i].says);
+}
+
+/* Both parts of an array together are all of it, wherever it is cut. */
+static void arrays_are_cut_between_objects(void **state)
+{
+    fixture *f = *state;
+    const char *path = put_text(f, "d.json",
+                                "[ {\"text\": \"a\"} ,\n\n {\"text\": \"b\"},{\"text\": \"c\"},  "
+                                "{\"text\": \"d\"}\n]\n");
+    for (int part = 1; part < 20; part++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_dataset_spec spec = spec_of(f, &path, 1);
+        char text[5] = "";
+        int64_t n = 0;
+        spec.val_fraction = 0.05 * part;
+        for (spec.part = DH_PART_TRAIN; spec.part <= DH_PART_VAL; spec.part++) {
+            dh_dataset *ds;
+            int32_t ids[4];
+            assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+            const int64_t more = dh_dataset_tokens(ds);
+            assert_true(n + more <= 4);
+            if (more > 0) assert_ok(&ctx, dh_dataset_read(&ctx, ds, 0, more, ids));
+            for (int64_t i = 0; i < more; i++) text[n++] = (char)ids[i];
+            dh_dataset_close(ds);
+        }
+        assert_string_equal(text, "abcd");
+    }
+}
+
 /* ---- compressed texts ----------------------------------------------------------------------- */
 
 typedef struct bytes {
@@ -147,6 +227,8 @@ static void compressed_texts(void **state)
         static const char json[] = "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n";
         formats[i].more(&lines, json, sizeof json - 1);
         snprintf(name, sizeof name, "docs.jsonl%s", formats[i].suffix);
+        assert_text(f, put(f, name, lines.at, lines.n), "abc", 3);
+        snprintf(name, sizeof name, "docs.json%s", formats[i].suffix);
         assert_text(f, put(f, name, lines.at, lines.n), "abc", 3);
         formats[i].more(&twice, (const char *)lines.at, lines.n);
         assert_refused(f, put(f, name, twice.at, twice.n), DH_EUNSUPPORTED, "twice");
@@ -546,6 +628,9 @@ static void wrong_shares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(content_tells_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(arrays_are_cut_between_objects, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compressed_texts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compressed_texts_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(content_tells_files_apart, set_up, tear_down),
