@@ -273,8 +273,8 @@ static const dh_setting settings[] = {
                  "see each other, padded at the end; group: the documents of the same sequences by length, with a mesh for each "
                  "of switch.groups"),
     ENUM("data.format", format, "text", format_names,
-         .help = "text: every token is learnt; chat: JSON lines are conversations (messages, conversations, or prompt and "
-                 "completion), of which the answers alone are; one a sequence, or by packing pack several"),
+         .help = "text: every token is learnt; chat: JSON lines are conversations (messages, conversations, prompt and "
+                 "completion, or instruction and output), of which the answers alone are; one a sequence, or by packing pack several"),
     TEXT("data.chat_template", chat_template, DH_SET_STRING, "auto",
          .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, mistral-v7, phi3, phi4, olmo2, "
                  "deepseek, granite, command-r or plain; auto: those of "

@@ -256,8 +256,7 @@ int32_t dh_chat_end(const dh_chat *chat, const dh_tokenizer *tok)
 
 /* ---- rows of JSON ---------------------------------------------------------------------------- */
 
-static dh_status add_message(dh_ctx *ctx, const char *role, const json_t *text,
-                             dh_chat_messages *list)
+static dh_status find_role(dh_ctx *ctx, const char *name, dh_chat_role *role)
 {
     static const struct {
         const char *name;
@@ -265,42 +264,153 @@ static dh_status add_message(dh_ctx *ctx, const char *role, const json_t *text,
     } names[] = {{"system", DH_CHAT_SYSTEM}, {"user", DH_CHAT_USER},
                  {"human", DH_CHAT_USER},    {"assistant", DH_CHAT_ASSISTANT},
                  {"gpt", DH_CHAT_ASSISTANT}, {"model", DH_CHAT_ASSISTANT}};
-    if (!role) return dh_fail(ctx, DH_EFORMAT, "a message has no role");
-    if (!json_is_string(text))
-        return dh_fail(ctx, DH_EFORMAT, "the text of a message of role \"%.40s\" is no text", role);
+    if (!name) return dh_fail(ctx, DH_EFORMAT, "a message has no role");
     for (size_t i = 0; i < DH_COUNTOF(names); i++) {
-        if (strcmp(names[i].name, role) != 0) continue;
-        const dh_chat_message m = {names[i].role, json_string_value(text),
-                                   json_string_length(text)};
-        return dh_vec_push(list, m) ? DH_OK
-                                    : dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+        *role = names[i].role;
+        if (strcmp(names[i].name, name) == 0) return DH_OK;
     }
     return dh_fail(ctx, DH_EUNSUPPORTED,
                    "a message has role \"%.40s\": system, user and assistant (human, gpt) are read",
-                   role);
+                   name);
 }
 
-dh_status dh_chat_read(dh_ctx *ctx, const json_t *row, dh_chat_messages *list)
+static dh_status add_message(dh_ctx *ctx, dh_chat_role role, const char *what, const json_t *text,
+                             bool unlearnt, dh_chat_messages *list)
+{
+    if (!json_is_string(text))
+        return dh_fail(ctx, DH_EFORMAT, "the text of a message of role \"%.40s\" is no text", what);
+    const dh_chat_message m = {role, json_string_value(text), json_string_length(text), unlearnt};
+    return dh_vec_push(list, m) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+}
+
+/* Absent, null or empty: it says nothing that could be lost. */
+static bool says_nothing(const json_t *value)
+{
+    return !value || json_is_null(value) || (json_is_string(value) && !json_string_length(value)) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+/* 1, 0, or -1: it is neither. */
+static int as_flag(const json_t *value)
+{
+    if (json_is_boolean(value)) return json_is_true(value);
+    if (!json_is_number(value)) return -1;
+    const double x = json_number_value(value);
+    return x == 1 ? 1 : x == 0 ? 0 : -1;
+}
+
+/* What a message says beside its role and text: whether it is learnt, as OpenAI's "weight" and
+ * Axolotl's "train" do; all else would have to stand in the tokens. */
+static dh_status read_other(dh_ctx *ctx, const char *role, bool answer, const char *key,
+                            const json_t *value, bool *unlearnt)
+{
+    if (says_nothing(value)) return DH_OK;
+    if (strcmp(key, "weight") != 0 && strcmp(key, "train") != 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "a message of role \"%.40s\" has \"%.40s\", for which chat templates have "
+                       "no place here: write it into the text, or take it out",
+                       role, key);
+    const int flag = as_flag(value);
+    if (flag < 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "a message of role \"%.40s\" has a \"%s\" that is neither 1 (true: it is "
+                       "learnt) nor 0 (false: it is only read)",
+                       role, key);
+    if (flag && !answer)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "a message of role \"%.40s\" has \"%s\": only answers of role assistant are "
+                       "learnt, so take it out",
+                       role, key);
+    *unlearnt |= !flag;
+    return DH_OK;
+}
+
+static dh_status read_message(dh_ctx *ctx, json_t *m, const char *role_key, const char *text_key,
+                              dh_chat_messages *list)
+{
+    const char *name = json_string_value(json_object_get(m, role_key)), *key;
+    dh_chat_role role = DH_N_CHAT_ROLE;
+    json_t *value;
+    bool unlearnt = false;
+    DH_TRY(find_role(ctx, name, &role));
+    json_object_foreach(m, key, value)
+    {
+        if (strcmp(key, role_key) == 0 || strcmp(key, text_key) == 0) continue;
+        DH_TRY(read_other(ctx, name, role == DH_CHAT_ASSISTANT, key, value, &unlearnt));
+    }
+    return add_message(ctx, role, name, json_object_get(m, text_key), unlearnt, list);
+}
+
+/* Beside the messages a row may say what it likes, but for what the model would have to read. */
+static dh_status check_row(dh_ctx *ctx, const json_t *row)
+{
+    static const struct {
+        const char *key, *instead;
+    } read[] = {{"tools", "take it out"},
+                {"functions", "take it out"},
+                {"system", "write it as a first message of role system"},
+                {"history", "write it as messages"}};
+    for (size_t i = 0; i < DH_COUNTOF(read); i++)
+        if (!says_nothing(json_object_get(row, read[i].key)))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "the conversation has \"%s\" beside its messages, which is not read: %s",
+                           read[i].key, read[i].instead);
+    return DH_OK;
+}
+
+static dh_status add_pair(dh_ctx *ctx, const json_t *user, const json_t *answer,
+                          dh_chat_messages *list)
+{
+    DH_TRY(add_message(ctx, DH_CHAT_USER, "user", user, false, list));
+    return add_message(ctx, DH_CHAT_ASSISTANT, "assistant", answer, false, list);
+}
+
+/* Alpaca's: the input stands behind the instruction, in the row that texts are borrowed from. */
+static dh_status read_alpaca(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
+{
+    const json_t *said = json_object_get(row, "instruction"),
+                 *input = json_object_get(row, "input");
+    if (!says_nothing(input)) {
+        dh_str text = DH_STR_INIT;
+        if (!json_is_string(said) || !json_is_string(input))
+            return dh_fail(ctx, DH_EFORMAT, "\"instruction\" or \"input\" is no text");
+        dh_str_append(&text, json_string_value(said), json_string_length(said));
+        dh_str_printf(&text, "\n\n");
+        dh_str_append(&text, json_string_value(input), json_string_length(input));
+        json_t *both = text.failed ? NULL : json_stringn(text.text, text.len);
+        dh_str_fini(&text);
+        if (json_object_set_new(row, "instruction", both) != 0)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+    }
+    return add_pair(ctx, json_object_get(row, "instruction"), json_object_get(row, "output"), list);
+}
+
+static dh_status read_row(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
 {
     const json_t *messages = json_object_get(row, "messages");
     const bool shared = !messages && json_object_get(row, "conversations");
     if (shared) messages = json_object_get(row, "conversations");
     const json_t *prompt = json_object_get(row, "prompt"),
                  *answer = json_object_get(row, "completion");
-    if (!messages && prompt && answer) {
-        DH_TRY(add_message(ctx, "user", prompt, list));
-        return add_message(ctx, "assistant", answer, list);
-    }
+    if (!messages && prompt && answer) return add_pair(ctx, prompt, answer, list);
+    if (!messages && json_object_get(row, "instruction") && json_object_get(row, "output"))
+        return read_alpaca(ctx, row, list);
     if (!json_is_array(messages) || json_array_size(messages) == 0)
         return dh_fail(ctx, DH_EFORMAT,
                        "it is no conversation: there is neither a list \"messages\" or "
-                       "\"conversations\", nor \"prompt\" and \"completion\"");
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        const json_t *m = json_array_get(messages, i);
-        const char *role = json_string_value(json_object_get(m, shared ? "from" : "role"));
-        DH_TRY(add_message(ctx, role, json_object_get(m, shared ? "value" : "content"), list));
-    }
+                       "\"conversations\", nor \"prompt\" and \"completion\", nor "
+                       "\"instruction\" and \"output\"");
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        DH_TRY(read_message(ctx, json_array_get(messages, i), shared ? "from" : "role",
+                            shared ? "value" : "content", list));
     return DH_OK;
+}
+
+dh_status dh_chat_read(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
+{
+    DH_TRY(read_row(ctx, row, list));
+    return check_row(ctx, row);
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
@@ -371,10 +481,11 @@ static void trim(const dh_chat *chat, const char **text, size_t *n)
 
 /* What stands in front of the text is encoded with it, as it is when a whole conversation is: where
  * its tokens end, the answer's begin. */
-static dh_status push_message(dh_ctx *ctx, encoding *e, dh_chat_role role, bool last,
+static dh_status push_message(dh_ctx *ctx, encoding *e, const dh_chat_message *m, bool last,
                               const dh_str *before, const char *text, size_t n)
 {
-    const bool answer = role == DH_CHAT_ASSISTANT;
+    const dh_chat_role role = m->role;
+    const bool learnt = role == DH_CHAT_ASSISTANT && !m->unlearnt;
     const char *end = e->chat->role[role].end;
     const char *after = last && e->chat->open_end ? "" : e->chat->role[role].after;
     dh_str whole = DH_STR_INIT, marks = DH_STR_INIT;
@@ -394,8 +505,8 @@ static dh_status push_message(dh_ctx *ctx, encoding *e, dh_chat_role role, bool 
         st = dh_fail(
             ctx, DH_EINVAL,
             "a message holds the text of a special token, which would end it or begin another");
-    if (st == DH_OK) st = push_part(ctx, e, answer ? common(&first, &e->part) : e->part.n);
-    if (st == DH_OK && !end) st = push_id(ctx, e, dh_tokenizer_eos(e->tok), answer);
+    if (st == DH_OK) st = push_part(ctx, e, learnt ? common(&first, &e->part) : e->part.n);
+    if (st == DH_OK && !end) st = push_id(ctx, e, dh_tokenizer_eos(e->tok), learnt);
     dh_str_clear(&marks);
     dh_str_printf(&marks, "%s", after);
     if (st == DH_OK && *after) st = encode_text(ctx, e, &marks);
@@ -429,9 +540,8 @@ static dh_status encode_messages(dh_ctx *ctx, encoding *e, const dh_chat_message
             system = NULL;
         }
         trim(e->chat, &text, &n);
-        dh_status st = start.failed
-                           ? no_memory(ctx)
-                           : push_message(ctx, e, m->role, i + 1 == list->n, &start, text, n);
+        dh_status st = start.failed ? no_memory(ctx)
+                                    : push_message(ctx, e, m, i + 1 == list->n, &start, text, n);
         dh_str_fini(&start);
         DH_TRY(st);
     }

@@ -1,8 +1,9 @@
 /* Conversations as tokens: templates by name, and which tokens are learnt.
  *
- * A row of JSON lines is a conversation: "messages" of {"role", "content"}, "conversations" of
- * {"from", "value"} (human, gpt), or "prompt" and "completion". A template puts its marks around
- * each message; the answers and what ends them are learnt, all else is only read. */
+ * A row of JSON is a conversation: "messages" of {"role", "content"}, "conversations" of
+ * {"from", "value"} (human, gpt), "prompt" and "completion", or Alpaca's "instruction", "input" and
+ * "output". A template puts its marks around each message; the answers and what ends them are
+ * learnt but where "weight": 0 or "train": false says otherwise, all else is only read. */
 #ifndef DH_DATA_CHAT_H
 #define DH_DATA_CHAT_H
 
@@ -29,6 +30,7 @@ typedef struct dh_chat_message {
     dh_chat_role role;
     const char *text; /* borrowed */
     size_t n;
+    bool unlearnt; /* an answer that is only read */
 } dh_chat_message;
 typedef DH_VEC(dh_chat_message) dh_chat_messages;
 
@@ -64,9 +66,11 @@ dh_status dh_chat_check(dh_ctx *ctx, const dh_chat *chat, const dh_tokenizer *to
 /* The token that ends an answer; -1: none does. */
 int32_t dh_chat_end(const dh_chat *chat, const dh_tokenizer *tok);
 
-/* Messages of a row; they borrow from it. Appended to list.
- * errors    DH_EFORMAT what is missing, or not a text; DH_EUNSUPPORTED other roles */
-dh_status dh_chat_read(dh_ctx *ctx, const json_t *row, dh_chat_messages *list);
+/* Messages of a row; they borrow from it, and what was joined for them is put there. Appended to
+ * list.
+ * errors    DH_EFORMAT what is missing, or not a text; DH_EUNSUPPORTED other roles, and what a
+ * message has beside its text; DH_ENOMEM */
+dh_status dh_chat_read(dh_ctx *ctx, json_t *row, dh_chat_messages *list);
 
 /* Append a conversation's tokens with their marks, the last one DH_TOKEN_LAST. answer: it ends
  * where the next answer would begin. errors    DH_EUNSUPPORTED a role that the template has no

@@ -53,6 +53,12 @@ static size_t number_length(const char *at, const char *end)
     return (size_t)(p - at);
 }
 
+/* One that any reader can hold. */
+static bool is_plain(const char *at, size_t n)
+{
+    return n <= 15 && !memchr(at, 'e', n) && !memchr(at, 'E', n);
+}
+
 static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
 
 static void mend_value(scan *s)
@@ -64,10 +70,10 @@ static void mend_value(scan *s)
         return;
     }
     const size_t n = number_length(s->at, s->end);
-    if (n > 0)
+    if (n > 0 && !is_plain(s->at, n))
         replace(s, n, "0");
     else
-        copy(s, 1);
+        copy(s, DH_MAX(n, (size_t)1));
 }
 
 /* ---- strings -------------------------------------------------------------------------------- */

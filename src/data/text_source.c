@@ -429,7 +429,7 @@ typedef struct cache_header {
     uint64_t header_hash;            /* of all fields before */
 } cache_header;
 
-enum { CHATS = 1 }; /* bump when templates change */
+enum { CHATS = 2 }; /* bump when templates change, or what is learnt */
 
 static const char cache_magic[8] = {'D', 'H', 'T', 'O', 'K', 'E', 'N', 'S'};
 

@@ -36,8 +36,8 @@ static dh_status read_message(dh_ctx *ctx, const dh_trained *trained, const dh_g
     dh_chat_messages list = {0};
     dh_encoder *enc = NULL;
     const dh_chat_message said[] = {
-        {DH_CHAT_SYSTEM, spec->system, spec->system ? strlen(spec->system) : 0},
-        {DH_CHAT_USER, spec->prompt ? spec->prompt : "", spec->n_prompt}};
+        {DH_CHAT_SYSTEM, spec->system, spec->system ? strlen(spec->system) : 0, false},
+        {DH_CHAT_USER, spec->prompt ? spec->prompt : "", spec->n_prompt, false}};
     bool ok = !spec->system || dh_vec_push(&list, said[0]);
     ok = ok && dh_vec_push(&list, said[1]);
     dh_status st = ok ? dh_chat_check(ctx, chat, trained->tokenizer)

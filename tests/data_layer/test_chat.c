@@ -4,6 +4,7 @@
 
 #include "data/chat.h"
 #include "data/dataset.h"
+#include "data/json_mend.h"
 #include "dh_test.h"
 
 static const char folder[] = "tests/data/chat";
@@ -223,6 +224,11 @@ static void what_is_no_conversation_is_refused(void **state)
                    DH_EUNSUPPORTED, "no place for a system message");
     assert_refused("{\"prompt\": \"a<|im_end|>\", \"completion\": \"b\"}", "chatml", DH_EINVAL,
                    "text of a special token");
+    assert_refused("{\"prompt\": [\"a\"], \"completion\": \"b\"}", "chatml", DH_EFORMAT, "no text");
+    assert_refused("{\"instruction\": \"a\", \"input\": 3, \"output\": \"b\"}", "chatml",
+                   DH_EFORMAT, "no text");
+    assert_refused("{\"instruction\": \"a\", \"response\": \"b\"}", "chatml", DH_EFORMAT,
+                   "\"instruction\" and \"output\"");
     dh_ctx ctx = DH_CTX_INIT;
     dh_tokenizer *bytes;
     const dh_chat *chat;
@@ -233,6 +239,140 @@ static void what_is_no_conversation_is_refused(void **state)
     assert_ok(&ctx, dh_chat_find(&ctx, "plain", &chat));
     assert_ok(&ctx, dh_chat_check(&ctx, chat, bytes));
     dh_tokenizer_destroy(bytes);
+}
+
+/* A message says more than its text: what has no place in the tokens is refused by name. */
+static void what_would_be_lost_is_refused(void **state)
+{
+    static const char *const lost[] = {"\"reasoning_content\": \"r\"",
+                                       "\"thinking\": \"r\"",
+                                       "\"name\": \"n\"",
+                                       "\"mask\": true",
+                                       "\"tool_calls\": [{}]",
+                                       "\"x\": 0"};
+    static const char *const beside[] = {"\"tools\": [{}]", "\"functions\": \"f\"",
+                                         "\"system\": \"s\"", "\"history\": [[\"a\", \"b\"]]"};
+    static const struct {
+        const char *key, *role, *says;
+    } flags[] = {{"\"weight\": 0.5", "assistant", "neither 1"},
+                 {"\"train\": \"no\"", "assistant", "neither 1"},
+                 {"\"weight\": 1", "user", "only answers"},
+                 {"\"train\": true", "system", "only answers"}};
+    char row[256], says[64];
+    for (size_t i = 0; i < DH_COUNTOF(lost); i++) {
+        snprintf(row, sizeof row, "{\"messages\": [{\"role\": \"user\", \"content\": \"c\", %s}]}",
+                 lost[i]);
+        snprintf(says, sizeof says, "has %.*s", (int)strcspn(lost[i], ":"), lost[i]);
+        assert_refused(row, "chatml", DH_EUNSUPPORTED, says);
+        snprintf(row, sizeof row, "{\"conversations\": [{\"from\": \"gpt\", %s, \"value\": null}]}",
+                 lost[i]);
+        assert_refused(row, "chatml", DH_EUNSUPPORTED, says);
+    }
+    for (size_t i = 0; i < DH_COUNTOF(beside); i++) {
+        snprintf(row, sizeof row, "{%s, \"instruction\": \"a\", \"output\": \"b\"}", beside[i]);
+        snprintf(says, sizeof says, "has %.*s", (int)strcspn(beside[i], ":"), beside[i]);
+        assert_refused(row, "chatml", DH_EUNSUPPORTED, says);
+    }
+    for (size_t i = 0; i < DH_COUNTOF(flags); i++) {
+        snprintf(row, sizeof row, "{\"messages\": [{\"role\": \"%s\", \"content\": \"c\", %s}]}",
+                 flags[i].role, flags[i].key);
+        assert_refused(row, "chatml", DH_EUNSUPPORTED, flags[i].says);
+    }
+}
+
+static void encode_row(const char *json, const dh_tokenizer *tok, dh_ids *ids)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_encoder *enc;
+    const dh_chat *chat;
+    dh_chat_messages list = {0};
+    json_t *row = json_loads(json, 0, NULL);
+    assert_non_null(row);
+    assert_ok(&ctx, dh_encoder_create(&ctx, tok, &enc));
+    assert_ok(&ctx, dh_chat_find(&ctx, "chatml", &chat));
+    assert_ok(&ctx, dh_chat_read(&ctx, row, &list));
+    assert_ok(&ctx, dh_chat_encode(&ctx, chat, tok, enc, &list, false, ids));
+    dh_vec_fini(&list);
+    dh_encoder_destroy(enc);
+    json_decref(row);
+}
+
+/* The same tokens, of which the answers that a row leaves out are only read. */
+static void rows_say_which_answers_are_learnt(void **state)
+{
+    static const struct {
+        const char *first, *second, *learnt;
+    } cases[] = {{"", "", "One.<|im_end|>#Two.<|im_end|>"},
+                 {"\"weight\": 0", "\"weight\": 1", "Two.<|im_end|>"},
+                 {"\"train\": true", "\"train\": false, \"name\": null", "One.<|im_end|>"},
+                 {"\"weight\": 1.0, \"tool_calls\": []", "\"weight\": 0.0, \"thinking\": \"\"",
+                  "One.<|im_end|>"},
+                 {"\"weight\": 1, \"train\": false", "\"weight\": false", ""}};
+    dh_tokenizer *tok = load_tokenizer();
+    dh_ids all = {0};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const char *first = cases[i].first, *second = cases[i].second;
+        char row[512];
+        dh_ids ids = {0};
+        dh_str got = DH_STR_INIT;
+        snprintf(row, sizeof row,
+                 "{\"id\": 7, \"source\": \"s\", \"messages\": ["
+                 "{\"role\": \"user\", \"content\": \"a\", \"weight\": 0},"
+                 "{\"role\": \"assistant\", \"content\": \"One.\"%s%s},"
+                 "{\"role\": \"user\", \"content\": \"b\", \"train\": false},"
+                 "{\"role\": \"assistant\"%s%s, \"content\": \"Two.\"}]}",
+                 *first ? ", " : "", first, *second ? ", " : "", second);
+        encode_row(row, tok, &ids);
+        learnt_text(tok, &ids, &got);
+        assert_string_equal(got.text ? got.text : "", cases[i].learnt);
+        for (size_t k = 0; k < ids.n; k++)
+            if (i > 0) assert_int_equal(ids.at[k] & DH_TOKEN_ID, all.at[k] & DH_TOKEN_ID);
+        if (i == 0)
+            all = ids;
+        else
+            dh_vec_fini(&ids);
+        dh_str_fini(&got);
+    }
+    dh_vec_fini(&all);
+    dh_tokenizer_destroy(tok);
+}
+
+/* A line that is mended for what is not read keeps the numbers that are. */
+static void mended_lines_keep_short_numbers(void **state)
+{
+    static const char line[] =
+        "{\"weight\": 1, \"a\": [1.0, -2.5, 1e9, 1E999, 12345678901234567], \"b\": NaN}";
+    dh_str out = DH_STR_INIT;
+    size_t n_halves;
+    dh_json_mend(line, sizeof line - 1, &out, &n_halves);
+    assert_string_equal(out.text, "{\"weight\": 1, \"a\": [1.0, -2.5, 0, 0, 0], \"b\": null}");
+    dh_str_fini(&out);
+}
+
+/* Alpaca's rows are the conversations that they stand for. */
+static void instructions_are_conversations(void **state)
+{
+    static const char *const rows[][2] = {
+        {"{\"instruction\": \"Name a colour.\", \"input\": \"\", \"output\": \"Red.\", \"text\": "
+         "\"t\"}",
+         "{\"prompt\": \"Name a colour.\", \"completion\": \"Red.\"}"},
+        {"{\"instruction\": \"Name it.\", \"output\": \"Red.\"}",
+         "{\"prompt\": \"Name it.\", \"completion\": \"Red.\"}"},
+        {"{\"instruction\": \"Name it.\", \"input\": \"#f00\", \"output\": \"Red.\"}",
+         "{\"prompt\": \"Name it.\\n\\n#f00\", \"completion\": \"Red.\"}"},
+        {"{\"instruction\": \"\", \"input\": \"\\u6771\", \"output\": \"\"}",
+         "{\"prompt\": \"\\n\\n\\u6771\", \"completion\": \"\"}"}};
+    dh_tokenizer *tok = load_tokenizer();
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) {
+        dh_ids got = {0}, want = {0};
+        encode_row(rows[i][0], tok, &got);
+        encode_row(rows[i][1], tok, &want);
+        assert_int_equal(got.n, want.n);
+        assert_memory_equal(got.at, want.at, got.n * sizeof *got.at);
+        dh_vec_fini(&got);
+        dh_vec_fini(&want);
+    }
+    dh_tokenizer_destroy(tok);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -316,6 +456,10 @@ int main(void)
         cmocka_unit_test(tokens_are_those_of_transformers),
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(what_is_no_conversation_is_refused),
+        cmocka_unit_test(what_would_be_lost_is_refused),
+        cmocka_unit_test(rows_say_which_answers_are_learnt),
+        cmocka_unit_test(mended_lines_keep_short_numbers),
+        cmocka_unit_test(instructions_are_conversations),
         cmocka_unit_test(rows_hold_every_answer_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
