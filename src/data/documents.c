@@ -124,7 +124,8 @@ dh_status dh_dataset_pack_chats(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, bo
                      : dh_pack_make(ctx, &pieces, row_len,
                                     ds->order == DH_ORDER_SEQUENTIAL ? NULL : &seed, &s->pack));
         if (dh_pack_rows(&s->pack) == 0)
-            return dh_fail(ctx, DH_EINVAL, "%s has no conversation with an answer", s->name);
+            return dh_fail(ctx, DH_EINVAL, "%s has no conversation with an answer that is learnt",
+                           s->name);
     }
     return DH_OK;
 }
