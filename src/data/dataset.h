@@ -4,9 +4,8 @@
  * shares; a folder's files and those of a pattern in the order of their names:
  *   text          UTF-8, one document, tokenized
  *   JSON lines    one object a line with a text field; every document is followed by the
- *                 tokenizer's EOS, if it has one; so are the objects of one JSON array. A file
- * named
- *                 *.jsonl, *.ndjson or *.json is never plain text
+ *                 tokenizer's EOS, if it has one; so are the objects of one JSON array.
+ *                 *.jsonl, *.ndjson and *.json are never plain text
  *   llm.c         header of 256 int32: magic 20240520, version 1, count, then uint16;
  *                 or magic 20240801, version 7, count, then uint32 (Llama 3)
  *   Megatron      X.bin + X.idx ("MMIDIDX\0\0", version 1), named by either or by X
