@@ -31,8 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dh_ctx_reset(&ctx);
 
     dh_token_runs runs = {0};
-    if (dh_tokens_parse_megatron(&ctx, data, size, bin, sizeof bin, &runs) == DH_OK)
+    dh_token_ends ends = {0};
+    if (dh_tokens_parse_megatron(&ctx, data, size, bin, sizeof bin, &runs, &ends) == DH_OK)
         for (size_t i = 0; i < runs.n; i++) check_run(&runs.at[i], bin, sizeof bin);
+    for (size_t i = 1; i < ends.n; i++) DH_CHECK(ends.at[i] > ends.at[i - 1], "ends descend");
     dh_vec_fini(&runs);
+    dh_vec_fini(&ends);
     return 0;
 }

@@ -21,6 +21,7 @@ void dh_dataset_close(dh_dataset *ds)
         dh_map_close(&f->index);
         dh_map_close(&f->text.tokens);
         dh_vec_fini(&f->text.memory);
+        dh_vec_fini(&f->ends);
     }
     for (size_t i = 0; i < ds->sources.n; i++) {
         free(ds->sources.at[i].name);
@@ -102,7 +103,7 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     if (st == DH_OK) st = map_tokens(ctx, f, bin);
     if (st == DH_OK)
         st = dh_tokens_parse_megatron(ctx, f->index.at, f->index.n_bytes, f->map.at, f->map.n_bytes,
-                                      &runs);
+                                      &runs, &f->ends);
     if (st == DH_OK) st = add_part(ctx, ds, runs.at, runs.n);
     if (st == DH_OK) st = dh_stamp_check_same(ctx, idx, &index);
     dh_map_close(&f->index);

@@ -112,12 +112,12 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
 /* ---- packed documents ------------------------------------------------------------------ */
 
 /* From here on samples are rows of whole documents instead of windows: windows counts rows, and
- * every order is one of rows. Documents end with the token eos and with their file; one that is
- * longer than a row is cut, one of a single token left out. Which documents share a row follows
- * from the data, the seed and the order (src/data/pack.h), and is the same in all epochs.
- * eos       -1: there is no such token, and then only files of plain text are documents
- * errors    DH_EINVAL where documents end is not known; DH_EFORMAT an id outside the vocabulary;
- *           DH_ENOMEM */
+ * every order is one of rows. Documents end where Megatron's index marks several, else with the
+ * token eos, and with their file; one that is longer than a row is cut, one of a single token left
+ * out. Which documents share a row follows from the data, the seed and the order (src/data/pack.h),
+ * and is the same in all epochs. eos       -1: there is no such token, and then only files of plain
+ * text are documents errors    DH_EINVAL where documents end is not known, also by ready tokens
+ * without eos among the first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
 dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
 /* Conversations in rows: whole ones side by side, or alone one a row. What is longer than a row is
  * cut; parts without an answer are left out. errors: those of dh_dataset_pack */
@@ -173,11 +173,15 @@ typedef struct dh_token_run {
 } dh_token_run;
 typedef DH_VEC(dh_token_run) dh_token_runs;
 
+/* Ascending numbers of tokens, from a file's first, behind which documents end. */
+typedef DH_VEC(int64_t) dh_token_ends;
+
 /* Readers of mapped token files; runs point into the bytes given. llm.c gives one run,
- * Megatron one for each stretch of sequences that lie one after another. */
+ * Megatron one for each stretch of sequences that lie one after another.
+ * out       ends: of the index' documents; empty: it marks none */
 dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh_token_run *run);
 dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,
-                                   size_t n_bin, dh_token_runs *runs);
+                                   size_t n_bin, dh_token_runs *runs, dh_token_ends *ends);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@ typedef struct dh_data_file {
     char *mapped;        /* path of what map is of, NULL: none */
     dh_stamp stamp;      /* when it was opened */
     dh_map map, index;   /* token file; Megatron's index (only while opening) */
+    dh_token_ends ends;  /* of documents, as Megatron's index marks them */
     dh_text_tokens text; /* of a text file */
 } dh_data_file;
 

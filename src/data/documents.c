@@ -7,12 +7,12 @@
 
 /* ---- where documents end --------------------------------------------------------------------- */
 
-/* A file of plain text is a document; of others only a token can tell. */
+/* A file of plain text is a document, an index marks them; of others only a token can tell. */
 static dh_status check_ends(dh_ctx *ctx, const dh_dataset *ds)
 {
     for (size_t i = 0; i < ds->files.n; i++) {
         const dh_data_file *f = &ds->files.at[i];
-        if (f->text.run.at && !f->text.is_lines) continue;
+        if ((f->text.run.at && !f->text.is_lines) || f->ends.n > 0) continue;
         return dh_fail(ctx, DH_EINVAL,
                        "where documents end in %s is not known: data.packing=pack takes a "
                        "data.tokenizer that has an end-of-text token, or files of plain text, each "
@@ -22,7 +22,8 @@ static dh_status check_ends(dh_ctx *ctx, const dh_dataset *ds)
     return DH_OK;
 }
 
-enum { STRETCH = 1 << 16 };
+/* Ready tokens have an end-of-text token among their first ones, or were made with another. */
+enum { STRETCH = 1 << 16, FIRST_TOKENS = 1 << 22 };
 
 /* A stretch of the stream; *begin: where the document begins that is not at its end yet. */
 static dh_status add_ended(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n, int32_t eos,
@@ -38,13 +39,36 @@ static dh_status add_ended(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int
     return DH_OK;
 }
 
+static dh_status add_marked(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s,
+                            const dh_token_ends *ends, dh_docs *pieces)
+{
+    int64_t begin = s->first;
+    for (size_t i = 0; i < ends->n; i++) {
+        const int64_t end = s->first + DH_MIN(ends->at[i] - s->in_file, s->run.n);
+        if (end <= begin) continue;
+        DH_TRY(dh_docs_add(ctx, pieces, begin, end - begin, ds->row_len));
+        begin = end;
+    }
+    return dh_docs_add(ctx, pieces, begin, s->first + s->run.n - begin, ds->row_len);
+}
+
 static dh_status add_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s, int32_t eos,
                                int32_t *ids, dh_docs *pieces)
 {
+    const dh_data_file *f = &ds->files.at[s->file];
     const int64_t end = s->first + s->run.n;
     int64_t begin = s->first;
-    for (int64_t at = begin; eos >= 0 && at < end; at += STRETCH)
+    /* An index that marks one document may say nothing; where there are several it has all. */
+    if (f->ends.n > 1) return add_marked(ctx, ds, s, &f->ends, pieces);
+    for (int64_t at = begin; eos >= 0 && at < end; at += STRETCH) {
         DH_TRY(add_ended(ctx, ds, at, DH_MIN(end - at, STRETCH), eos, ids, &begin, pieces));
+        if (begin > s->first || f->text.run.at || at + STRETCH - s->first < FIRST_TOKENS) continue;
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s has no end-of-text token (id %d) among its first %d tokens, so that its "
+                       "documents cannot be told apart: it was made by another tokenizer than "
+                       "data.tokenizer, or is one document; data.packing=none takes it as a stream",
+                       f->name, eos, FIRST_TOKENS);
+    }
     return dh_docs_add(ctx, pieces, begin, end - begin, ds->row_len);
 }
 

@@ -190,7 +190,8 @@ static dh_status check_marks(dh_ctx *ctx, const megatron_index *index)
 
 /* One sequence: longer the last run, or a new one. */
 static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t i,
-                              const unsigned char *bin, size_t n_bin, dh_token_runs *runs)
+                              const unsigned char *bin, size_t n_bin, dh_token_runs *runs,
+                              int32_t *n_tokens)
 {
     int32_t length;
     memcpy(&length, index->lengths + 4 * i, sizeof length);
@@ -200,6 +201,7 @@ static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t
                        "sequence %llu: %d tokens at byte %lld lie outside the %zu bytes of the "
                        "token file",
                        (unsigned long long)i, length, (long long)pointer, n_bin);
+    *n_tokens = length;
     if (length == 0) return DH_OK;
     dh_token_run *last = runs->n ? &runs->at[runs->n - 1] : NULL;
     if (last && last->at + (size_t)last->n * width == bin + pointer) {
@@ -212,20 +214,42 @@ static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t
                : dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens", runs->n + 1);
 }
 
+/* Documents that end before sequence i, after `at` tokens. Those without a token are none. */
+static dh_status add_ends(dh_ctx *ctx, const megatron_index *index, uint64_t i, int64_t at,
+                          uint64_t *mark, dh_token_ends *ends)
+{
+    bool here = false;
+    for (; *mark < index->n_marks && load_u64(index->marks + 8 * *mark) <= i; ++*mark) here = true;
+    const int64_t last = ends->n ? ends->at[ends->n - 1] : 0;
+    if (!here || at == last || dh_vec_push(ends, at)) return DH_OK;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu documents", ends->n + 1);
+}
+
 dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,
-                                   size_t n_bin, dh_token_runs *runs)
+                                   size_t n_bin, dh_token_runs *runs, dh_token_ends *ends)
 {
     megatron_index index = {0};
     DH_TRY(read_index_head(ctx, idx, n_idx, &index));
     DH_TRY(check_marks(ctx, &index));
     dh_token_runs made = {0};
+    dh_token_ends found = {0};
     dh_status st = DH_OK;
-    for (uint64_t i = 0; st == DH_OK && i < index.n_sequences; i++)
-        st = add_sequence(ctx, &index, i, bin, n_bin, &made);
-    if (st == DH_OK)
+    uint64_t mark = 0;
+    int64_t at = 0;
+    for (uint64_t i = 0; st == DH_OK && i <= index.n_sequences; i++) {
+        int32_t length = 0;
+        st = add_ends(ctx, &index, i, at, &mark, &found);
+        if (st == DH_OK && i < index.n_sequences)
+            st = add_sequence(ctx, &index, i, bin, n_bin, &made, &length);
+        at += length;
+    }
+    if (st == DH_OK) {
         *runs = made;
-    else
+        *ends = found;
+    } else {
         dh_vec_fini(&made);
+        dh_vec_fini(&found);
+    }
     return st;
 }
 

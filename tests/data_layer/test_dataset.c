@@ -556,12 +556,12 @@ static void put(megatron_image *m, const void *data, size_t n)
     m->n += n;
 }
 
-/* An index of uint16 sequences with these lengths and byte offsets, all one document. */
-static megatron_image megatron_index(const int32_t *lengths, const int64_t *pointers, uint64_t n)
+/* An index of uint16 sequences with these lengths and byte offsets; marks: documents' first. */
+static megatron_image marked_index(const int32_t *lengths, const int64_t *pointers, uint64_t n,
+                                   const int64_t *marks, uint64_t n_marks)
 {
     megatron_image m = {.n = 0};
-    uint64_t version = 1, n_marks = 2;
-    int64_t marks[] = {0, (int64_t)n};
+    uint64_t version = 1;
     put(&m, "MMIDIDX\0", 9);
     put(&m, &version, 8);
     put(&m, (const unsigned char[]){8}, 1);
@@ -569,8 +569,14 @@ static megatron_image megatron_index(const int32_t *lengths, const int64_t *poin
     put(&m, &n_marks, 8);
     put(&m, lengths, n * sizeof *lengths);
     put(&m, pointers, n * sizeof *pointers);
-    put(&m, marks, sizeof marks);
+    put(&m, marks, n_marks * sizeof *marks);
     return m;
+}
+
+/* All one document. */
+static megatron_image megatron_index(const int32_t *lengths, const int64_t *pointers, uint64_t n)
+{
+    return marked_index(lengths, pointers, n, (const int64_t[]){0, (int64_t)n}, 2);
 }
 
 static void megatron_files(void **state)
@@ -594,25 +600,94 @@ static void megatron_files(void **state)
     dh_dataset_close(val);
 }
 
+/* How many documents a dataset has in rows of 8, and the tokens of the longest. */
+static void count_one(void *user, int64_t n, int64_t n_targets)
+{
+    int64_t *found = user;
+    found[0]++;
+    found[1] = DH_MAX(found[1], n + 1);
+    assert_int_equal(n, n_targets);
+}
+
+static void assert_documents(const char *path, dh_dataset_spec spec, int32_t eos, int64_t n,
+                             int64_t longest)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    int64_t found[2] = {0};
+    dh_dataset *ds = must_open(path, spec);
+    assert_ok(&ctx, dh_dataset_pack(&ctx, ds, 8, eos));
+    for (int64_t i = 0; i < dh_dataset_windows(ds, 8); i++)
+        assert_ok(&ctx, dh_dataset_lengths(&ctx, ds, i, count_one, found));
+    assert_true(found[0] == n && found[1] == longest);
+    dh_dataset_close(ds);
+}
+
+/* The index says where documents end, whatever their tokens are: sequences of 2, 2, 3 and 4 tokens
+ * in documents of two, none, one and one. Where it marks one document, the tokens say it. */
+static void an_index_marks_documents(void **state)
+{
+    fixture *f = *state;
+    static const uint16_t tokens[] = {5, 9, 5, 5, 5, 5, 5, 5, 5, 9, 5};
+    static const int32_t lengths[] = {2, 2, 3, 4};
+    static const int64_t pointers[] = {0, 4, 8, 14}, marks[] = {0, 2, 2, 3, 4};
+    const dh_dataset_spec all = {0}, train = {.part = DH_PART_TRAIN, .val_fraction = 0.5};
+    megatron_image m = marked_index(lengths, pointers, 4, marks, DH_COUNTOF(marks));
+    write_file(f, "marked.bin", tokens, sizeof tokens);
+    write_file(f, "marked.idx", m.idx, m.n);
+    assert_documents(in_dir(f, "marked"), all, -1, 3, 4);
+    assert_documents(in_dir(f, "marked"), all, 9, 3, 4);
+    assert_documents(in_dir(f, "marked"), train, 9, 1, 4); /* 5 tokens: one of the second's */
+    m = megatron_index(lengths, pointers, 4);
+    write_file(f, "marked.idx", m.idx, m.n);
+    assert_documents(in_dir(f, "marked"), all, 9, 2, 8); /* the last token is one alone */
+}
+
+/* Ready tokens in which nothing ends were made by another tokenizer. */
+static void tokens_without_ends_are_no_documents(void **state)
+{
+    enum { N = (1 << 22) + 1 };
+    fixture *f = *state;
+    dh_ctx ctx = DH_CTX_INIT;
+    uint16_t *tokens = calloc(N, sizeof *tokens);
+    dh_dataset *ds;
+    assert_non_null(tokens);
+    write_file(f, "ends.u16", tokens, N * sizeof *tokens);
+    ds = must_open(in_dir(f, "ends.u16"), (dh_dataset_spec){0});
+    assert_fails(&ctx, dh_dataset_pack(&ctx, ds, 8, 9), DH_EINVAL,
+                 "no end-of-text token (id 9) among its first 4194304 tokens");
+    dh_dataset_close(ds);
+    dh_ctx_reset(&ctx);
+    tokens[1000] = 9;
+    write_file(f, "ends.u16", tokens, N * sizeof *tokens);
+    ds = must_open(in_dir(f, "ends.u16"), (dh_dataset_spec){0});
+    assert_ok(&ctx, dh_dataset_pack(&ctx, ds, 8, 9));
+    dh_dataset_close(ds);
+    free(tokens);
+}
+
 static void megatron_faults(void **state)
 {
     fixture *f = *state;
     dh_ctx ctx = DH_CTX_INIT;
     uint16_t bin[6] = {0};
     dh_token_runs runs = {0};
+    dh_token_ends ends = {0};
     const int32_t lengths[] = {3, 3};
     const int64_t pointers[] = {0, 6};
     megatron_image good = megatron_index(lengths, pointers, 2), m;
-    assert_ok(&ctx, dh_tokens_parse_megatron(&ctx, good.idx, good.n, bin, sizeof bin, &runs));
+    assert_ok(&ctx,
+              dh_tokens_parse_megatron(&ctx, good.idx, good.n, bin, sizeof bin, &runs, &ends));
     assert_int_equal(runs.n, 1); /* they lie one after the other */
+    assert_true(ends.n == 1 && ends.at[0] == 6);
     dh_vec_fini(&runs);
+    dh_vec_fini(&ends);
     for (size_t n = 0; n < good.n; n++) {
-        assert_int_equal(dh_tokens_parse_megatron(&ctx, good.idx, n, bin, sizeof bin, &runs),
+        assert_int_equal(dh_tokens_parse_megatron(&ctx, good.idx, n, bin, sizeof bin, &runs, &ends),
                          DH_EFORMAT);
         dh_ctx_reset(&ctx);
     }
     for (size_t n = 0; n < sizeof bin; n++)
-        assert_fails(&ctx, dh_tokens_parse_megatron(&ctx, good.idx, good.n, bin, n, &runs),
+        assert_fails(&ctx, dh_tokens_parse_megatron(&ctx, good.idx, good.n, bin, n, &runs, &ends),
                      DH_EFORMAT, "outside the");
     static const struct {
         size_t offset;
@@ -634,7 +709,8 @@ static void megatron_faults(void **state)
     for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
         m = good;
         m.idx[faults[i].offset] = faults[i].value;
-        assert_fails(&ctx, dh_tokens_parse_megatron(&ctx, m.idx, m.n, bin, sizeof bin, &runs),
+        assert_fails(&ctx,
+                     dh_tokens_parse_megatron(&ctx, m.idx, m.n, bin, sizeof bin, &runs, &ends),
                      faults[i].status, faults[i].part);
     }
     dh_dataset *ds;
@@ -655,12 +731,15 @@ static void random_headers(void **state)
         for (uint64_t k = test_rand(&rng) % 4; k > 0; k--)
             m.idx[test_rand(&rng) % m.n] = (unsigned char)test_rand(&rng);
         dh_token_runs runs = {0};
-        if (dh_tokens_parse_megatron(&ctx, m.idx, m.n, bin, sizeof bin, &runs) == DH_OK) {
+        dh_token_ends ends = {0};
+        if (dh_tokens_parse_megatron(&ctx, m.idx, m.n, bin, sizeof bin, &runs, &ends) == DH_OK) {
             for (size_t i = 0; i < runs.n; i++)
                 assert_true(runs.at[i].at >= (unsigned char *)bin && runs.at[i].n >= 0 &&
                             runs.at[i].at <= (unsigned char *)bin + sizeof bin);
         }
+        for (size_t i = 0; i < ends.n; i++) assert_true(ends.at[i] > (i ? ends.at[i - 1] : 0));
         dh_vec_fini(&runs);
+        dh_vec_fini(&ends);
         dh_ctx_reset(&ctx);
     }
 }
@@ -874,6 +953,8 @@ int main(void)
         TEST(llmc_faults),
         TEST(ids_outside_the_vocabulary),
         TEST(megatron_files),
+        TEST(an_index_marks_documents),
+        TEST(tokens_without_ends_are_no_documents),
         TEST(megatron_faults),
         TEST(random_headers),
         TEST(plain_token_files),
