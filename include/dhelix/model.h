@@ -195,11 +195,12 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
  * Gemma3TextConfig, DeepseekV3Config), and of our own for models with linear attention, which
  * transformers has no class for: model_type linear_llama or linear_mixtral, keys as Llama's and
  * Mixtral's, feature_map, softmax_every. Fields with a meaning we do not compute (other
- * activations, unknown rope scaling) are refused by name; a window is kept where it is shorter than
- * the longest sequence; harmless unknown ones are ignored; absent ones have transformers' defaults.
- * A GPT-2 file may say "bias": false (nanoGPT's variant; not a key of transformers). errors:
- * DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO. The file variant takes
- * config.json or its folder. */
+ * activations, unknown rope scaling, kinds of layer_types) are refused by name, and so are
+ * encoders and classifiers, by architectures, is_causal and the like; a window is kept where it is
+ * shorter than the longest sequence; harmless unknown ones are ignored; absent ones have
+ * transformers' defaults. A GPT-2 file may say "bias": false (nanoGPT's variant; not a key of
+ * transformers). errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO. The
+ * file variant takes config.json or its folder. */
 DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
                                            dh_model *model);
 DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);

@@ -22,6 +22,17 @@ dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_
                               dh_rope *out);
 void dh_config_write_rope(json_t *config, const dh_rope *r);
 
+/* That it is of a causal language model: encoders and classifiers say otherwise.
+ * errors: DH_EUNSUPPORTED, names the key and what it says */
+dh_status dh_config_check_causal(dh_ctx *ctx, const json_t *config);
+/* layer_types, NULL where there is none: full_attention or sliding_attention for every layer.
+ * errors: DH_EFORMAT, DH_EUNSUPPORTED with the layer's number */
+dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_layers,
+                                const json_t **types);
+/* That the model has the windows that layer_types says; of classes that do not read it too.
+ * errors: those above; DH_EUNSUPPORTED */
+dh_status dh_config_check_layer_types(dh_ctx *ctx, const json_t *config, const dh_model *m);
+
 /* What yarn has beside its factor, out of the object that holds it and into it. */
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out);
 void dh_config_write_yarn(json_t *rope, const dh_rope *r);

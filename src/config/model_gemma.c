@@ -23,26 +23,26 @@ static const char *type_of(int64_t layer, int64_t every)
 /* Of so many layers the last has no window: which number that is, by the list. */
 static dh_status read_types(dh_ctx *ctx, const json_t *config, const dh_model *m, int64_t *every)
 {
-    const json_t *list = dh_config_get(config, "layer_types");
+    const json_t *list;
+    DH_TRY(dh_config_layer_types(ctx, config, m->n_layers, &list));
     if (!list) return DH_OK;
     const int64_t n = (int64_t)json_array_size(list);
     int64_t first = 0;
     while (first < n) {
         const char *type = json_string_value(json_array_get(list, (size_t)first));
-        if (type && strcmp(type, "full_attention") == 0) break;
+        if (strcmp(type, "full_attention") == 0) break;
         first++;
     }
     if (first < n || *every <= n) *every = first + 1; /* else there are fewer layers than that */
-    bool fits = json_is_array(list) && n == m->n_layers && *every > 1;
+    bool fits = *every > 1;
     for (int64_t i = 0; i < n && fits; i++) {
         const char *type = json_string_value(json_array_get(list, (size_t)i));
-        fits = type && strcmp(type, type_of(i, *every)) == 0;
+        fits = strcmp(type, type_of(i, *every)) == 0;
     }
     if (fits) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"layer_types\" must have a name for each of %lld layers, full_attention for "
-                   "every n-th (from 2 on) and sliding_attention for the others",
-                   (long long)m->n_layers);
+                   "\"layer_types\" must have full_attention for every n-th layer (from 2 on) and "
+                   "sliding_attention for the others");
 }
 
 static void write_types(json_t *config, const dh_model *m, int64_t every)
@@ -77,7 +77,6 @@ static dh_status read_gemma(dh_ctx *ctx, const json_t *config, const gemma_defau
     };
     static const dh_config_must musts[] = {
         {"attention_bias", "false", "no biases in this family"},
-        {"use_bidirectional_attention", "false", "tokens see those before them"},
     };
     static const char *const gelu_tanh[] = {"gelu_pytorch_tanh"};
     DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
@@ -188,7 +187,9 @@ dh_status dh_config_read_gemma3_images(dh_ctx *ctx, const json_t *config, dh_mod
                        "\"text_config\" of model_type \"gemma3\" is %s; it must be an object, the "
                        "text model's configuration",
                        text ? dh_config_kind(text) : "missing");
-    dh_status st = dh_config_read_gemma3(ctx, text, m);
+    dh_status st = dh_config_check_causal(ctx, text);
+    if (st == DH_OK) st = dh_config_read_gemma3(ctx, text, m);
+    if (st == DH_OK) st = dh_config_check_layer_types(ctx, text, m);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading \"text_config\"");
 }
 

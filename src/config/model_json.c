@@ -31,7 +31,6 @@ static dh_status read_gpt2(dh_ctx *ctx, const json_t *config, dh_model *m)
     static const dh_config_must musts[] = {
         {"scale_attn_weights", "true", "attention scores are divided by sqrt(head_dim)"},
         {"scale_attn_by_inverse_layer_idx", "false", "layers are scaled alike"},
-        {"add_cross_attention", "false", "decoder only"},
     };
     static const char *const gelu_tanh[] = {"gelu_new", "gelu_pytorch_tanh"};
     DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
@@ -202,30 +201,48 @@ static dh_status read_window(dh_ctx *ctx, const json_t *config, int64_t absent, 
     return DH_OK;
 }
 
+static bool has_window(const json_t *types, int64_t layer)
+{
+    return strcmp(json_string_value(json_array_get(types, (size_t)layer)), "sliding_attention") ==
+           0;
+}
+
+dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_layers,
+                                const json_t **types)
+{
+    const json_t *list = dh_config_get(config, "layer_types"), *one;
+    size_t i;
+    *types = list;
+    if (!list) return DH_OK;
+    if (!json_is_array(list) || (int64_t)json_array_size(list) != n_layers)
+        return dh_fail(ctx, DH_EFORMAT, "\"layer_types\" must have a name for each of %lld layers",
+                       (long long)n_layers);
+    json_array_foreach(list, i, one)
+    {
+        const char *type = json_string_value(one);
+        if (!type ||
+            (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0))
+            return dh_fail(
+                ctx, DH_EUNSUPPORTED,
+                "\"layer_types\" has \"%.60s\" for layer %zu (the first is 0); supported "
+                "are full_attention and sliding_attention",
+                type ? type : dh_config_kind(one), i);
+    }
+    return DH_OK;
+}
+
 /* Which layers have the window, one by one: those behind the first ones, or all but every so
  * manieth. */
 static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    const json_t *types = dh_config_get(config, "layer_types");
+    const json_t *types;
+    DH_TRY(dh_config_layer_types(ctx, config, m->n_layers, &types));
     if (!types) return DH_OK;
-    if (!json_is_array(types) || (int64_t)json_array_size(types) != m->n_layers)
-        return dh_fail(ctx, DH_EFORMAT, "\"layer_types\" must have a name for each of %lld layers",
-                       (long long)m->n_layers);
     bool behind = true, every = true;
     int64_t first[] = {m->n_layers, m->n_layers}; /* that sees all, that has the window */
-    for (int64_t i = m->n_layers - 1; i >= 0; i--) {
-        const char *type = json_string_value(json_array_get(types, (size_t)i));
-        const bool window = type && strcmp(type, "sliding_attention") == 0;
-        if (!window && (!type || strcmp(type, "full_attention") != 0))
-            return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "\"layer_types\" has \"%s\"; supported are full_attention and "
-                           "sliding_attention",
-                           type ? type : dh_config_kind(json_array_get(types, (size_t)i)));
-        first[window] = i;
-    }
+    for (int64_t i = m->n_layers - 1; i >= 0; i--) first[has_window(types, i)] = i;
     for (int64_t i = 0; i < m->n_layers; i++) {
-        const bool window =
-            strcmp(json_string_value(json_array_get(types, (size_t)i)), "sliding_attention") == 0;
+        const bool window = has_window(types, i);
         behind = behind && window == (i >= first[true]);
         every = every && window == ((i + 1) % (first[false] + 1) != 0);
     }
@@ -431,6 +448,60 @@ static dh_status find_class(dh_ctx *ctx, const json_t *config, const struct conf
                    supported(list, sizeof list));
 }
 
+/* ---- what no class of these is ------------------------------------------------------------- */
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* Encoders and classifiers have the keys of the causal model that they were made of. */
+static dh_status check_architecture(dh_ctx *ctx, const json_t *one)
+{
+    const char *name = json_string_value(one);
+    bool causal = !name || ends_in(name, "ForCausalLM") || ends_in(name, "LMHeadModel");
+    for (size_t i = 0; i < DH_COUNTOF(classes) && !causal; i++)
+        causal = strcmp(name, classes[i].architecture) == 0;
+    if (causal) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "\"architectures\" has \"%.100s\"; only causal language models are read, whose "
+                   "names end in ForCausalLM or LMHeadModel",
+                   name);
+}
+
+dh_status dh_config_check_causal(dh_ctx *ctx, const json_t *config)
+{
+    static const char why[] = "only causal language models are read";
+    static const dh_config_must musts[] = {
+        {"is_causal", "true", why},           {"use_bidirectional_attention", "false", why},
+        {"use_bidirectional", "false", why},  {"bidirectional", "false", why},
+        {"is_encoder_decoder", "false", why}, {"add_cross_attention", "false", why}};
+    const json_t *names = json_object_get(config, "architectures"), *one;
+    size_t i;
+    DH_TRY(check_architecture(ctx, names)); /* a text that should be a list */
+    json_array_foreach(names, i, one) DH_TRY(check_architecture(ctx, one));
+    return dh_config_musts(ctx, config, musts, DH_COUNTOF(musts));
+}
+
+dh_status dh_config_check_layer_types(dh_ctx *ctx, const json_t *config, const dh_model *m)
+{
+    const json_t *types;
+    int64_t window;
+    DH_TRY(dh_config_layer_types(ctx, config, m->n_layers, &types));
+    if (!types) return DH_OK;
+    DH_TRY(dh_config_int(ctx, config, "sliding_window", 0, &window));
+    for (int64_t i = 0; i < m->n_layers && window > 0 && window < m->max_seq; i++)
+        if (has_window(types, i) && dh_model_window(m, i) == 0)
+            return dh_fail(
+                ctx, DH_EUNSUPPORTED,
+                "\"layer_types\" has \"sliding_attention\" for layer %lld (the first is "
+                "0), \"sliding_window\" is %lld: by the other keys of this %s model every "
+                "token there sees all before it",
+                (long long)i, (long long)window, dh_family_names[m->family]);
+    return DH_OK;
+}
+
 /* Keeps the last part of a long "organisation/name". */
 static void set_name(dh_model *m, const char *name)
 {
@@ -462,9 +533,12 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
                        dh_config_kind(config));
     const struct config_class *class = NULL;
     DH_TRY(find_class(ctx, config, &class));
+    DH_TRY(dh_config_check_causal(ctx, config));
     dh_model m;
     dh_model_init(&m, class->family);
     DH_TRY(class->read(ctx, config, &m));
+    if (class->read != dh_config_read_gemma3_images) /* which checks those of its text model */
+        DH_TRY(dh_config_check_layer_types(ctx, config, &m));
     if (class->linear) DH_TRY(read_linear(ctx, config, &m));
     DH_TRY(dh_config_real(ctx, config, "initializer_range", 0.02, &m.init_std));
     const char *name;

@@ -679,6 +679,113 @@ static void refuses_what_it_does_not_compute(void **state)
     }
 }
 
+/* Encoders and classifiers have the keys of the causal model that they were made of. */
+static void reads_causal_models_alone(void **state)
+{
+    static const char *const read[] = {
+        "\"architectures\": [\"Qwen2ForCausalLM\"], \"is_causal\": true",
+        "\"architectures\": [\"GPT2LMHeadModel\"], \"is_encoder_decoder\": false",
+        "\"architectures\": null, \"is_causal\": null, \"use_bidirectional_attention\": false",
+        "\"architectures\": [], \"add_cross_attention\": false"};
+    static const struct {
+        const char *keys, *part;
+    } refused[] = {
+        {"\"architectures\": [\"Qwen2ForCausalLM\"], \"is_causal\": false",
+         "\"is_causal\" is false; only true is supported (only causal language models are read)"},
+        {"\"use_bidirectional_attention\": true", "\"use_bidirectional_attention\" is true"},
+        {"\"use_bidirectional_attention\": \"all\"", "\"use_bidirectional_attention\" is \"all\""},
+        {"\"bidirectional\": true", "\"bidirectional\" is true"},
+        {"\"is_encoder_decoder\": true", "\"is_encoder_decoder\" is true"},
+        {"\"add_cross_attention\": true", "\"add_cross_attention\" is true"},
+        {"\"architectures\": [\"Qwen2ForCausalLM\", \"Qwen2ForSequenceClassification\"]",
+         "\"architectures\" has \"Qwen2ForSequenceClassification\"; only causal language models"},
+        {"\"architectures\": [\"Qwen2ForTokenClassification\"]", "Qwen2ForTokenClassification"},
+        {"\"architectures\": [\"Qwen2ForQuestionAnswering\"]", "Qwen2ForQuestionAnswering"},
+        {"\"architectures\": [\"Qwen2ForMaskedLM\"]", "end in ForCausalLM or LMHeadModel"},
+        {"\"architectures\": [\"Qwen2Model\"]", "\"Qwen2Model\""},
+        {"\"architectures\": \"Qwen2EncoderModel\"", "\"Qwen2EncoderModel\""},
+    };
+    static const char *const types[] = {"gpt2", "qwen2", "deepseek_v3", "gemma2"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    char text[512];
+    for (size_t t = 0; t < DH_COUNTOF(types); t++) {
+        for (size_t i = 0; i < DH_COUNTOF(read); i++) {
+            snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s}", types[t], read[i]);
+            assert_ok(&ctx, from_json(&ctx, text, &m));
+        }
+        for (size_t i = 0; i < DH_COUNTOF(refused); i++) {
+            snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s}", types[t], refused[i].keys);
+            assert_fails(&ctx, from_json(&ctx, text, &m), DH_EUNSUPPORTED, refused[i].part);
+        }
+    }
+    assert_fails(&ctx,
+                 from_json(&ctx,
+                           "{\"model_type\": \"gemma3\", \"text_config\": "
+                           "{\"use_bidirectional_attention\": true}}",
+                           &m),
+                 DH_EUNSUPPORTED, "reading \"text_config\": \"use_bidirectional_attention\"");
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"gemma3\", \"architectures\": "
+                              "[\"Gemma3ForConditionalGeneration\"], \"text_config\": {}}",
+                              &m));
+}
+
+/* layer_types of classes that do not read them: what they say is computed, or refused. */
+static void layer_types_are_not_ignored(void **state)
+{
+    static const char *const kinds[] = {"linear_attention", "mamba", "conv", "chunked_attention"};
+    static const char *const plain[] = {"gpt2",  "llama", "mistral", "mixtral",   "phi3",
+                                        "qwen2", "olmo2", "smollm3", "qwen3_moe", "deepseek_v3"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    char text[512], part[96];
+    for (size_t t = 0; t < DH_COUNTOF(plain); t++) {
+        const bool windowed = strcmp(plain[t], "mistral") == 0 ||
+                              strcmp(plain[t], "mixtral") == 0 || strcmp(plain[t], "phi3") == 0;
+        const struct {
+            const char *types, *window, *part; /* part: of the message, NULL: it is read */
+        } cases[] = {
+            {"\"full_attention\", \"full_attention\"", "null", NULL},
+            {"\"sliding_attention\", \"full_attention\"", "1048576", NULL},
+            {"\"sliding_attention\", \"sliding_attention\"", "64", windowed ? NULL : "for layer 0"},
+            {"\"full_attention\", \"sliding_attention\"", "64",
+             windowed ? NULL : "\"sliding_attention\" for layer 1"},
+        };
+        for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+            snprintf(text, sizeof text,
+                     "{\"model_type\": \"%s\", \"%s\": 2, \"first_k_dense_replace\": 0, "
+                     "\"layer_types\": [%s], \"sliding_window\": %s}",
+                     plain[t], t ? "num_hidden_layers" : "n_layer", cases[i].types,
+                     cases[i].window);
+            if (cases[i].part)
+                assert_fails(&ctx, from_json(&ctx, text, &m), DH_EUNSUPPORTED, cases[i].part);
+            else
+                assert_ok(&ctx, from_json(&ctx, text, &m));
+        }
+        for (size_t i = 0; i < DH_COUNTOF(kinds); i++) {
+            snprintf(text, sizeof text,
+                     "{\"model_type\": \"%s\", \"%s\": 3, \"first_k_dense_replace\": 0, "
+                     "\"layer_types\": [\"full_attention\", \"full_attention\", \"%s\"]}",
+                     plain[t], t ? "num_hidden_layers" : "n_layer", kinds[i]);
+            snprintf(part, sizeof part, "\"layer_types\" has \"%s\" for layer 2", kinds[i]);
+            assert_fails(&ctx, from_json(&ctx, text, &m), DH_EUNSUPPORTED, part);
+        }
+    }
+    assert_fails(&ctx,
+                 from_json(&ctx,
+                           "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, "
+                           "\"layer_types\": [\"full_attention\"]}",
+                           &m),
+                 DH_EFORMAT, "each of 2 layers");
+    assert_fails(&ctx,
+                 from_json(&ctx,
+                           "{\"model_type\": \"gemma3\", \"text_config\": "
+                           "{\"num_hidden_layers\": 2, \"layer_types\": [\"conv\", \"conv\"]}}",
+                           &m),
+                 DH_EUNSUPPORTED, "\"conv\" for layer 0");
+}
+
 static void validation_names_the_field(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -765,6 +872,8 @@ int main(void)
         cmocka_unit_test(layer_kinds_are_kept),
         cmocka_unit_test(layer_kinds_are_checked),
         cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(reads_causal_models_alone),
+        cmocka_unit_test(layer_types_are_not_ignored),
         cmocka_unit_test(validation_names_the_field),
         cmocka_unit_test(reads_files_and_folders),
     };
