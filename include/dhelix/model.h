@@ -52,8 +52,8 @@ typedef struct dh_rope {
     /* yarn: channels that turn more often than beta_fast in original_max_seq tokens stay, those
      * that do less often than beta_slow are stretched. Weights of the logarithm of the factor in
      * the rotations' magnitude, and in the scores' (HF mscale, mscale_all_dim); 0 both: magnitude
-     * 1 + 0.1 ln factor. */
-    double beta_fast, beta_slow, mscale, mscale_all;
+     * 1 + 0.1 ln factor. magnitude: another one instead (HF attention_factor); 0: that. */
+    double beta_fast, beta_slow, mscale, mscale_all, magnitude;
 } dh_rope;
 
 /* Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) on linears of the layers: such a
@@ -192,15 +192,15 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 
 /* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
  * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
- * Gemma3TextConfig, DeepseekV3Config), and of our own for models with linear attention, which
- * transformers has no class for: model_type linear_llama or linear_mixtral, keys as Llama's and
- * Mixtral's, feature_map, softmax_every. Fields with a meaning we do not compute (other
- * activations, unknown rope scaling, kinds of layer_types) are refused by name, and so are
- * encoders and classifiers, by architectures, is_causal and the like; a window is kept where it is
- * shorter than the longest sequence; harmless unknown ones are ignored; absent ones have
- * transformers' defaults. A GPT-2 file may say "bias": false (nanoGPT's variant; not a key of
- * transformers). errors: DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO. The
- * file variant takes config.json or its folder. */
+ * Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another name), and of
+ * our own for models with linear attention, which transformers has no class for: model_type
+ * linear_llama or linear_mixtral, keys as Llama's and Mixtral's, feature_map, softmax_every. Fields
+ * with a meaning we do not compute (other activations, unknown rope scaling, kinds of layer_types)
+ * are refused by name, and so are encoders and classifiers, by architectures, is_causal and the
+ * like; a window is kept where it is shorter than the longest sequence; harmless unknown ones are
+ * ignored; absent ones have transformers' defaults. A GPT-2 file may say "bias": false (nanoGPT's
+ * variant; not a key of transformers). errors: DH_EFORMAT syntax or type; DH_EINVAL sizes;
+ * DH_EUNSUPPORTED; DH_EIO. The file variant takes config.json or its folder. */
 DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
                                            dh_model *model);
 DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);

@@ -201,6 +201,8 @@ static const dh_setting settings[] = {
           .help = "yarn: weight of ln(factor) in the magnitude of rotations"),
     FLOAT("model.rope_mscale_all", model.rope.mscale_all, NULL, 0, 1e9, FOR_ROPE, .aliases = "mscale_all_dim",
           .help = "yarn: weight of ln(factor) that is divided out of it again; deepseek_v3 scales scores by it"),
+    FLOAT("model.rope_magnitude", model.rope.magnitude, NULL, 0, 1e9, FOR_ROPE, .aliases = "attention_factor",
+          .zero = "by factor and mscale", .help = "yarn: magnitude of rotations"),
     INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3,
         .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
         .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3)"),

@@ -248,15 +248,16 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
 static dh_status check_yarn(dh_ctx *ctx, const dh_rope *r)
 {
     if (!isfinite(r->beta_fast) || !isfinite(r->beta_slow) || r->beta_slow <= 0 ||
-        r->beta_fast <= r->beta_slow)
+        r->beta_fast < r->beta_slow)
         return dh_fail(ctx, DH_EINVAL,
-                       "model rope beta_slow %g and beta_fast %g: yarn scaling needs 0 < slow < "
+                       "model rope beta_slow %g and beta_fast %g: yarn scaling needs 0 < slow <= "
                        "fast",
                        r->beta_slow, r->beta_fast);
-    if (!isfinite(r->mscale) || !isfinite(r->mscale_all) || r->mscale < 0 || r->mscale_all < 0)
+    if (!isfinite(r->mscale) || !isfinite(r->mscale_all) || !isfinite(r->magnitude) ||
+        r->mscale < 0 || r->mscale_all < 0 || r->magnitude < 0)
         return dh_fail(ctx, DH_EINVAL,
-                       "model rope mscale %g and mscale_all %g must not be negative", r->mscale,
-                       r->mscale_all);
+                       "model rope mscale %g, mscale_all %g and magnitude %g must not be negative",
+                       r->mscale, r->mscale_all, r->magnitude);
     if (r->original_max_seq < 1 || r->theta <= 1)
         return dh_fail(ctx, DH_EINVAL,
                        "model rope original_max_seq is %lld, theta %g; yarn scaling needs the "

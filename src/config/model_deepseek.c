@@ -15,13 +15,16 @@
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out)
 {
     static const dh_config_must musts[] = {
-        {"truncate", "true", "the range of turns that is blended ends at whole channels"},
-        {"attention_factor", "null", "the magnitude of rotations follows from factor and mscale"}};
+        {"truncate", "true", "the range of turns that is blended ends at whole channels"}};
     DH_TRY(dh_config_musts(ctx, rope, musts, DH_COUNTOF(musts)));
     DH_TRY(dh_config_real(ctx, rope, "beta_fast", 32, &out->beta_fast));
     DH_TRY(dh_config_real(ctx, rope, "beta_slow", 1, &out->beta_slow));
     DH_TRY(dh_config_real(ctx, rope, "mscale", 0, &out->mscale));
     DH_TRY(dh_config_real(ctx, rope, "mscale_all_dim", 0, &out->mscale_all));
+    DH_TRY(dh_config_real(ctx, rope, "attention_factor", 0, &out->magnitude));
+    if (dh_config_get(rope, "attention_factor") && !(out->magnitude > 0))
+        return dh_fail(ctx, DH_EINVAL, "\"attention_factor\" is %g; it must be positive",
+                       out->magnitude);
     return dh_config_int(ctx, rope, "original_max_position_embeddings", 0, &out->original_max_seq);
 }
 
@@ -31,6 +34,7 @@ void dh_config_write_yarn(json_t *rope, const dh_rope *r)
     json_object_set_new(rope, "beta_slow", json_real(r->beta_slow));
     if (r->mscale > 0) json_object_set_new(rope, "mscale", json_real(r->mscale));
     if (r->mscale_all > 0) json_object_set_new(rope, "mscale_all_dim", json_real(r->mscale_all));
+    if (r->magnitude > 0) json_object_set_new(rope, "attention_factor", json_real(r->magnitude));
     json_object_set_new(rope, "original_max_position_embeddings",
                         json_integer(r->original_max_seq));
 }

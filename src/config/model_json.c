@@ -410,18 +410,20 @@ static const struct config_class {
      NULL, false},
     {"deepseek_v3", "DeepseekV3ForCausalLM", DH_FAMILY_DEEPSEEK3, dh_config_read_deepseek3,
      dh_config_write_deepseek3, false},
+    {"kimi_k2", "DeepseekV3ForCausalLM", DH_FAMILY_DEEPSEEK3, dh_config_read_deepseek3, NULL,
+     false},
     {"linear_llama", "LinearLlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, true},
     {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
      true},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL, false},
 };
 
-/* Names of the classes that are computed. */
+/* Names of the classes that are computed, also of those that are written as another. */
 static const char *supported(char *list, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < DH_COUNTOF(classes) && n < cap; i++)
-        if (classes[i].write)
+        if (classes[i].read != read_phimoe)
             n += (size_t)snprintf(list + n, cap - n, "%s%s", i ? ", " : "", classes[i].model_type);
     return list;
 }
@@ -430,7 +432,7 @@ static const char *supported(char *list, size_t cap)
 static dh_status find_class(dh_ctx *ctx, const json_t *config, const struct config_class **found)
 {
     const char *type;
-    char list[256];
+    char list[512];
     DH_TRY(dh_config_text(ctx, config, "model_type", NULL, &type));
     const json_t *first = json_array_get(json_object_get(config, "architectures"), 0);
     const char *architecture = json_string_value(first);

@@ -17,6 +17,7 @@ static inline double dh_yarn_mscale(double factor, double weight)
 static inline double dh_rope_magnitude(const dh_rope *r)
 {
     if (r->scaling != DH_ROPE_SCALING_YARN) return 1;
+    if (r->magnitude > 0) return r->magnitude;
     if (r->mscale > 0 && r->mscale_all > 0)
         return dh_yarn_mscale(r->factor, r->mscale) / dh_yarn_mscale(r->factor, r->mscale_all);
     return dh_yarn_mscale(r->factor, 1);

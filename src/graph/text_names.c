@@ -113,6 +113,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("rope_beta_slow", rope.beta_slow),
     F64("rope_mscale", rope.mscale),
     F64("rope_mscale_all", rope.mscale_all),
+    F64("rope_magnitude", rope.magnitude),
     I64(rope_dim),
     I64(v_dim),
     I64(rope_pairs),

@@ -53,6 +53,7 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_true(a->router_aux_coef == b->router_aux_coef);
     assert_true(a->rope.beta_fast == b->rope.beta_fast && a->rope.beta_slow == b->rope.beta_slow);
     assert_true(a->rope.mscale == b->rope.mscale && a->rope.mscale_all == b->rope.mscale_all);
+    assert_true(a->rope.magnitude == b->rope.magnitude);
     assert_int_equal(a->q_lora, b->q_lora);
     assert_int_equal(a->kv_lora, b->kv_lora);
     assert_int_equal(a->rope_dim, b->rope_dim);
@@ -480,6 +481,42 @@ static void deepseek_is_kept(void **state)
     assert_fails(&ctx, dh_model_validate(&ctx, &other), DH_EUNSUPPORTED, "adapters");
 }
 
+/* Kimi K2 is of DeepSeek V3's class under a name of its own; its yarn blends nothing. */
+static void kimi_is_read(void **state)
+{
+    static const char text[] =
+        "{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"kimi_k2\", "
+        "\"first_k_dense_replace\": 1, \"max_position_embeddings\": 131072, \"n_group\": 1, "
+        "\"n_routed_experts\": 384, \"num_attention_heads\": 64, \"num_key_value_heads\": 64, "
+        "\"topk_group\": 1, \"routed_scaling_factor\": 2.827, \"rope_theta\": 50000.0, "
+        "\"rope_scaling\": {\"beta_fast\": 1.0, \"beta_slow\": 1.0, \"factor\": 32.0, "
+        "\"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096, "
+        "\"type\": \"yarn\"}, \"vocab_size\": 163840}";
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m, again;
+    char *written;
+    assert_ok(&ctx, from_json(&ctx, text, &m));
+    assert_int_equal(dh_model_n_params(&m), 1026408232448);
+    assert_true(m.rope.beta_fast == 1 && m.rope.beta_slow == 1 && m.rope.magnitude == 0);
+    assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &written));
+    assert_non_null(strstr(written, "\"model_type\": \"deepseek_v3\""));
+    assert_ok(&ctx, from_json(&ctx, written, &again));
+    assert_same_model(&m, &again);
+    free(written);
+    assert_ok(&ctx, from_json(&ctx,
+                              "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": "
+                              "\"yarn\", \"factor\": 8, \"attention_factor\": 1.25, "
+                              "\"original_max_position_embeddings\": 8192}}",
+                              &m));
+    assert_true(m.rope.magnitude == 1.25);
+    assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &written));
+    assert_ok(&ctx, from_json(&ctx, written, &again));
+    assert_same_model(&m, &again);
+    free(written);
+    m.rope.magnitude = -1;
+    assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "magnitude -1");
+}
+
 /* Layers without experts, and layers of softmax attention among linear ones: which they are, what
  * they count, and that config.json keeps them. */
 static void layer_kinds_are_kept(void **state)
@@ -584,10 +621,10 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}}",
          "original_max_seq is 0", DH_EINVAL},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
-         "\"original_max_position_embeddings\": 64, \"attention_factor\": 1.5}}",
-         "attention_factor", DH_EUNSUPPORTED},
+         "\"original_max_position_embeddings\": 64, \"attention_factor\": 0}}",
+         "\"attention_factor\" is 0", DH_EINVAL},
         {"{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
-         "\"original_max_position_embeddings\": 64, \"beta_fast\": 1}}",
+         "\"original_max_position_embeddings\": 64, \"beta_fast\": 0.5}}",
          "beta_fast", DH_EINVAL},
         {"{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 3}",
          "of 3 layers at least one must have experts", DH_EINVAL},
@@ -641,6 +678,9 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 1]}",
          "each of 4 layers", DH_EUNSUPPORTED},
         {"{\"model_type\": \"bert\"}", "qwen2, qwen3, phi3", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"olmo3\", \"architectures\": [\"Olmo3ForCausalLM\"]}",
+         "\"model_type\" is \"olmo3\"; supported are gpt2, llama", DH_EUNSUPPORTED},
+        {"{\"architectures\": [\"Olmo3ForCausalLM\"]}", "deepseek_v3, kimi_k2", DH_EUNSUPPORTED},
         {"{}", "model_type", DH_EFORMAT},
         {"[1]", "an array", DH_EFORMAT},
         {"{\"model_type\": \"gpt2\",", "line 1", DH_EFORMAT},
@@ -869,6 +909,7 @@ int main(void)
         cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(deepseek_is_kept),
+        cmocka_unit_test(kimi_is_read),
         cmocka_unit_test(layer_kinds_are_kept),
         cmocka_unit_test(layer_kinds_are_checked),
         cmocka_unit_test(refuses_what_it_does_not_compute),

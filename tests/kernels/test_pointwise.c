@@ -247,7 +247,49 @@ static void rope_table_knows_scalings(void **state)
         check_value("yarn", get(scaled, 3001 * D + pair), size * cos(angle), 1e-6);
         check_value("yarn", get(scaled, 3001 * D + D / 2 + pair), size * sin(angle), 1e-6);
     }
+    /* A magnitude that is given takes the place of that; the usual one is the same. */
+    rope.magnitude = 1.5;
+    dh_k_rope_table(&rope, POS, D, f32(table));
+    for (int64_t i = 0; i < D; i++)
+        check_value("magnitude", get(table, 3001 * D + i), 1.5 / size * get(scaled, 3001 * D + i),
+                    1e-6);
+    rope.mscale = rope.mscale_all = 0;
+    rope.factor = 8;
+    rope.magnitude = 1.2079441541679836;
+    dh_k_rope_table(&rope, POS, D, f32(table));
+    rope.magnitude = 0;
+    dh_k_rope_table(&rope, POS, D, f32(scaled));
+    assert_true(buf_same(table, scaled));
     FREE_ALL(table, scaled);
+}
+
+/* Of one number of turns: Kimi K2's 1 turn lies at pair 64 ln(4096 / (2 pi)) / (2 ln 50000) =
+ * 19.2, so that 19 is the last to be kept; 800 turns lie at -0.6, so that only 0 is, since what
+ * begins and ends at 0 ends at 0.001 (_compute_yarn_parameters). */
+static void yarn_may_blend_nothing(void **state)
+{
+    enum { D = 64, POS = 3002 };
+    static const double turns[] = {1, 800};
+    static const int64_t last_kept[] = {19, 0};
+    buf table = buf_new(DH_F32, POS * D);
+    for (size_t i = 0; i < DH_COUNTOF(turns); i++) {
+        const dh_rope rope = {.theta = 50000,
+                              .scaling = DH_ROPE_SCALING_YARN,
+                              .factor = 32,
+                              .original_max_seq = 4096,
+                              .beta_fast = turns[i],
+                              .beta_slow = turns[i],
+                              .mscale = 1,
+                              .mscale_all = 1};
+        dh_k_rope_table(&rope, POS, D, f32(table));
+        for (int64_t pair = 0; pair < D / 2; pair++) {
+            const double own = 3001 * pow(50000, -2.0 * (double)pair / D);
+            const double angle = pair <= last_kept[i] ? own : own / 32;
+            check_value("yarn", get(table, 3001 * D + pair), cos(angle), 1e-6);
+            check_value("yarn", get(table, 3001 * D + D / 2 + pair), sin(angle), 1e-6);
+        }
+    }
+    buf_free(table);
 }
 
 static void rope_rotates_and_back(void **state)
@@ -553,6 +595,7 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(rows_are_copied_where_they_belong),
     cmocka_unit_test(dropout_depends_on_coordinates_alone),
     cmocka_unit_test(rope_table_knows_scalings),
+    cmocka_unit_test(yarn_may_blend_nothing),
     cmocka_unit_test(rope_rotates_and_back),
     cmocka_unit_test(embedding_looks_up_and_scatters),
     cmocka_unit_test(casts_round_to_nearest_even),
