@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,19 +166,146 @@ static dh_status read_once(dh_ctx *ctx, const char *text, size_t n_bytes, size_t
 }
 
 /* jansson's integers are long long; JSON's may be of any size. */
-dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
-                       json_error_t *error, json_t **document)
+static dh_status read_numbers(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                              json_error_t *why, json_t **document)
 {
-    json_error_t why = {.line = 0};
     dh_str copy = DH_STR_INIT;
-    dh_status st = read_once(ctx, text, n_bytes, flags, &why, document);
-    if (st == DH_OK && !*document && json_error_code(&why) == json_error_numeric_overflow)
+    dh_status st = read_once(ctx, text, n_bytes, flags, why, document);
+    if (st == DH_OK && !*document && json_error_code(why) == json_error_numeric_overflow)
         as_reals(text, n_bytes, &copy);
     if (copy.failed)
         st = dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
     else if (copy.len > n_bytes)
-        st = read_once(ctx, copy.text, copy.len, flags, &why, document);
+        st = read_once(ctx, copy.text, copy.len, flags, why, document);
     dh_str_fini(&copy);
+    return st;
+}
+
+/* ---- NUL in keys ---------------------------------------------------------------------------- */
+
+/* jansson holds such a key and does not read it: it is read with a noncharacter of U+FDD0 to U+FDEF
+ * in its place, which the text does not have. */
+enum { N_MARKS = 32, FIRST_MARK = 0xfdd0 };
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87 : -1;
+}
+
+/* The first of them that the text has neither as it is nor escaped; N_MARKS: it has all. */
+static unsigned unused_mark(const char *text, size_t n_bytes)
+{
+    uint32_t used = 0;
+    for (size_t at = 0; at + 3 < n_bytes; at++) { /* a string never ends a text */
+        const unsigned char last = (unsigned char)text[at + 2];
+        int code = 0;
+        if (memcmp(text + at, "\xef\xb7", 2) == 0 && last >= 0x90 && last < 0xb0)
+            used |= 1u << (last - 0x90);
+        for (size_t i = 0; i < 4 && code >= 0; i++) {
+            const int digit = hex_digit(text[at + i]);
+            code = digit < 0 ? -1 : 16 * code + digit;
+        }
+        if (code >= FIRST_MARK && code < FIRST_MARK + N_MARKS) used |= 1u << (code - FIRST_MARK);
+    }
+    unsigned mark = 0;
+    while (mark < N_MARKS && (used >> mark & 1)) mark++;
+    return mark;
+}
+
+static void hide_nul(char *text, size_t n_bytes, unsigned mark)
+{
+    char digits[8];
+    snprintf(digits, sizeof digits, "%04x", FIRST_MARK + mark);
+    for (size_t at = 0; at + 6 < n_bytes; at++) {
+        if (text[at] != '\\') continue;
+        at++; /* what is escaped */
+        if (memcmp(text + at, "u0000", 5) == 0) memcpy(text + at + 1, digits, 4);
+    }
+}
+
+/* A copy with NUL where a mark is; whether there is one. */
+static bool show_nul(const char *text, size_t n, unsigned mark, dh_str *out)
+{
+    const char bytes[] = {(char)0xef, (char)0xb7, (char)(0x90 + mark)};
+    size_t copied = 0;
+    out->len = 0;
+    for (size_t at = 0; at + sizeof bytes <= n; at++) {
+        if (memcmp(text + at, bytes, sizeof bytes) != 0) continue;
+        dh_str_append(out, text + copied, at - copied);
+        dh_str_append(out, "", 1);
+        copied = at + sizeof bytes;
+    }
+    if (copied > 0) dh_str_append(out, text + copied, n - copied);
+    return copied > 0 && !out->failed;
+}
+
+static void show_nuls(json_t *value, unsigned mark, dh_str *text);
+
+static void show_nuls_of_object(json_t *object, unsigned mark, dh_str *text)
+{
+    json_t *named = NULL, *one;
+    const char *key;
+    size_t n;
+    json_object_keylen_foreach(object, key, n, one)
+    {
+        show_nuls(one, mark, text);
+        if (!named && show_nul(key, n, mark, text)) named = json_object();
+    }
+    if (!named) return;
+    json_object_keylen_foreach(object, key, n, one)
+    {
+        const bool other = show_nul(key, n, mark, text);
+        json_object_setn_nocheck(named, other ? text->text : key, other ? text->len : n, one);
+    }
+    json_object_clear(object);
+    json_object_keylen_foreach(named, key, n, one) /* json_object_update ends keys at NUL */
+        json_object_setn_nocheck(object, key, n, one);
+    json_decref(named);
+}
+
+/* text: for what is put together. Where memory lacks that is remembered. */
+static void show_nuls(json_t *value, unsigned mark, dh_str *text)
+{
+    size_t i;
+    json_t *one;
+    if (json_is_object(value)) show_nuls_of_object(value, mark, text);
+    json_array_foreach(value, i, one) show_nuls(one, mark, text);
+    if (json_is_string(value) &&
+        show_nul(json_string_value(value), json_string_length(value), mark, text))
+        json_string_setn_nocheck(value, text->text, text->len);
+}
+
+static dh_status read_nul_keys(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                               json_error_t *why, json_t **document)
+{
+    const unsigned mark = unused_mark(text, n_bytes);
+    if (mark == N_MARKS) return DH_OK; /* it stays refused */
+    dh_str copy = DH_STR_INIT, shown = DH_STR_INIT;
+    dh_str_append(&copy, text, n_bytes);
+    dh_status st = copy.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON") : DH_OK;
+    if (st == DH_OK) {
+        hide_nul(copy.text, n_bytes, mark);
+        st = read_numbers(ctx, copy.text, n_bytes, flags, why, document);
+    }
+    if (st == DH_OK && *document) show_nuls(*document, mark, &shown);
+    if (!dh_json_is_whole() || shown.failed) {
+        json_decref(*document);
+        *document = NULL;
+        if (st == DH_OK) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+    }
+    dh_str_fini(&copy);
+    dh_str_fini(&shown);
+    return st;
+}
+
+dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
+                       json_error_t *error, json_t **document)
+{
+    json_error_t why = {.line = 0};
+    dh_status st = read_numbers(ctx, text, n_bytes, flags, &why, document);
+    if (st == DH_OK && !*document && (flags & JSON_ALLOW_NUL) &&
+        json_error_code(&why) == json_error_null_byte_in_key)
+        st = read_nul_keys(ctx, text, n_bytes, flags, &why, document);
     if (error) *error = why;
     return st;
 }

@@ -20,8 +20,9 @@ void dh_json_watch_memory(void);
 bool dh_json_is_whole(void);
 /* json_loadb: *document is NULL, and error filled, where the text is no JSON. error: may be NULL.
  * An integer that a long long does not hold is read as a real: Transformers writes
- * "model_max_length": 1000000000000000019884624838656. errors: DH_ENOMEM; DH_EUNSUPPORTED it would
- * take more memory than a text of its size may, once dh_json_watch_memory was called */
+ * "model_max_length": 1000000000000000019884624838656. With JSON_ALLOW_NUL keys may have NUL too,
+ * so that who takes keys takes their lengths. errors: DH_ENOMEM; DH_EUNSUPPORTED it would take more
+ * memory than a text of its size may, once dh_json_watch_memory was called */
 dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
                        json_error_t *error, json_t **document);
 /* Whether a document can hold a text, which is to be UTF-8; *at: else the first byte that is not.

@@ -330,8 +330,9 @@ static dh_status set_unknown(dh_ctx *ctx, hf_file *hf)
 {
     if (hf->tok->kind == &dh_tok_unigram) return set_unknown_id(ctx, hf);
     const char *text = hf_string(hf->model, "unk_token");
-    const json_t *id = json_object_get(hf->vocab, text);
-    if (!*text) return DH_OK;
+    const size_t n = json_string_length(json_object_get(hf->model, "unk_token"));
+    const json_t *id = json_object_getn(hf->vocab, text, n);
+    if (n == 0) return DH_OK;
     if (!id) return dh_fail(ctx, DH_EFORMAT, "unk_token \"%.60s\" is not in the vocabulary", text);
     hf->tok->unk = (uint32_t)json_integer_value(id);
     mark_unknown(hf->tok);

@@ -81,8 +81,8 @@ static dh_status step_bert(dh_ctx *ctx, hf_file *hf, json_t *node)
 static dh_status step_delimiter(dh_ctx *ctx, hf_file *hf, json_t *node)
 {
     const char *text = hf_string(node, "delimiter");
-    return dh_splitter_add_pattern(ctx, &hf->tok->splitter, text, strlen(text), true,
-                                   DH_SPLIT_REMOVED, false);
+    const size_t n = json_string_length(json_object_get(node, "delimiter"));
+    return dh_splitter_add_pattern(ctx, &hf->tok->splitter, text, n, true, DH_SPLIT_REMOVED, false);
 }
 
 static dh_status step_fixed_length(dh_ctx *ctx, hf_file *hf, json_t *node)

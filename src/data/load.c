@@ -116,6 +116,23 @@ static dh_status load_wordpiece(dh_ctx *ctx, const char *path, const dh_map *map
     return st;
 }
 
+static const char no_tokenizer[] =
+    "no tokenizer: want tokenizer.json, encoder.json, a SentencePiece .model, llama2.c's "
+    "tokenizer.bin, BERT's vocab.txt or a chars file";
+
+/* Other JSON: a vocabulary, whose values are ids, or what it is instead. */
+static dh_status load_plain_json(dh_ctx *ctx, const char *path, json_t *root, dh_tokenizer **tok)
+{
+    const json_t *piece = json_array_get(json_object_get(root, "vocab"), 0);
+    const json_t *first = json_object_iter_value(json_object_iter(root));
+    if (json_object_get(piece, "token_bytes"))
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "this is Mistral's tekken.json, which is not read; take the tokenizer.json "
+                       "of the same model");
+    if (first && !json_is_number(first)) return dh_fail(ctx, DH_EFORMAT, "%s", no_tokenizer);
+    return load_encoder(ctx, path, tok);
+}
+
 /* The keys at the top say what kind of JSON file it is. */
 static dh_status load_json(dh_ctx *ctx, const char *path, const dh_map *map, dh_tokenizer **tok)
 {
@@ -127,9 +144,21 @@ static dh_status load_json(dh_ctx *ctx, const char *path, const dh_map *map, dh_
     else if (json_is_object(json_object_get(root, "model")))
         st = load_hf(ctx, path, root, tok);
     else
-        st = load_encoder(ctx, path, tok);
+        st = load_plain_json(ctx, path, root, tok);
     json_decref(root);
     return st;
+}
+
+/* Tiktoken's: in each line bytes in base64, a space, their rank. */
+static bool is_tiktoken(const dh_map *map)
+{
+    static const char base64[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+    size_t n = 0, at;
+    while (n < map->n_bytes && memchr(base64, map->at[n], sizeof base64 - 1)) n++;
+    for (at = n + 1; at < map->n_bytes && map->at[at] >= '0' && map->at[at] <= '9';) at++;
+    const bool ends = at >= map->n_bytes || map->at[at] == '\n' || map->at[at] == '\r';
+    return n > 0 && n % 4 == 0 && n < map->n_bytes && map->at[n] == ' ' && at > n + 1 && ends;
 }
 
 /* JSON starts with a brace; tokenizer.bin with a small int32, so its bytes 2 and 3 are
@@ -149,11 +178,14 @@ static dh_status load_mapped(dh_ctx *ctx, const char *path, const dh_map *map, d
     if (map->n_bytes >= 4 && memcmp(map->at, "GGUF", 4) == 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "GGUF is not read; take the tokenizer.json that it was made from");
+    if (is_tiktoken(map))
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "this is a tiktoken file (bytes in base64 and a rank a line), which does not "
+            "say how texts are split; take the tokenizer.json of the same model");
     if (strlen(path) >= 4 && strcmp(path + strlen(path) - 4, ".txt") == 0)
         return load_wordpiece(ctx, path, map, tok);
-    return dh_fail(ctx, DH_EFORMAT,
-                   "no tokenizer: want tokenizer.json, encoder.json, a SentencePiece .model, "
-                   "llama2.c's tokenizer.bin, BERT's vocab.txt or a chars file");
+    return dh_fail(ctx, DH_EFORMAT, "%s", no_tokenizer);
 }
 
 static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
@@ -168,9 +200,11 @@ static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
 
 /* ---- a folder --------------------------------------------------------------------------- */
 
-/* In order of preference; the next is tried when one is there but not supported. */
+/* In order of preference; the next is tried when one is there but not supported. The last two never
+ * are, and are there to be named. */
 static const char *const folder_files[] = {"tokenizer.json",  "encoder.json",  "vocab.json",
-                                           "tokenizer.model", "tokenizer.bin", "vocab.txt"};
+                                           "tokenizer.model", "tokenizer.bin", "vocab.txt",
+                                           "tekken.json",     "tiktoken.model"};
 
 static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
 {

@@ -634,6 +634,98 @@ static void spm_as_tokenizer_json(void **state)
     }
 }
 
+/* U+0000 in tokens, in every kind of vocabulary, beside the noncharacter that it might be taken
+ * for.
+ */
+static void tokens_may_have_nul(void **state)
+{
+    static const char tail[] =
+        "\\u0000\":0,\"\\ufdd0\":1,\"\xef\xb7\x91\":2,\"a\\u0000\":3,\"a\":4,"
+        "\"\\\\u0000\":5},\"unk_token\":\"\\u0000\"";
+    static const struct {
+        const char *head, *foot;
+        int32_t ids[4]; /* of NUL, of a NUL, of x */
+    } cases[] = {
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"",
+         "},\"pre_tokenizer\":{\"type\":"
+         "\"CharDelimiterSplit\",\"delimiter\":\" \"}}",
+         {0, 3, 0, 4}},
+        {"{\"model\":{\"type\":\"BPE\",\"merges\":[[\"a\",\"\\u0000\"]],\"vocab\":{\"",
+         "},\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\",\"delimiter\":\" \"}}",
+         {0, 3, 0, 4}},
+        {"{\"model\":{\"type\":\"BPE\",\"merges\":[\"a \\u0000\"],\"vocab\":{\"",
+         "},\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\",\"delimiter\":\" \"}}",
+         {0, 3, 0, 4}},
+    };
+    static const char text[] = "\0 a\0 x a"; /* x is unknown */
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char json[600];
+        dh_tokenizer *tok;
+        snprintf(json, sizeof json, "%s%s%s", cases[i].head, tail, cases[i].foot);
+        assert_ok(&ctx, dh_tokenizer_from_hf(&ctx, json, strlen(json), &tok));
+        assert_int_equal(dh_tokenizer_vocab_size(tok), 6);
+        dh_ids ids = encode(tok, text, sizeof text - 1, 0);
+        assert_int_equal(ids.n, 4);
+        assert_memory_equal(ids.at, cases[i].ids, sizeof cases[i].ids);
+        dh_vec_fini(&ids);
+        ids = encode(tok, "\xef\xb7\x90 \xef\xb7\x91 \\u0000", 14, 0);
+        if (i == 0) { /* whole words */
+            assert_int_equal(ids.n, 3);
+            assert_true(ids.at[0] == 1 && ids.at[1] == 2 && ids.at[2] == 5);
+        }
+        dh_vec_fini(&ids);
+        dh_tokenizer_destroy(tok);
+    }
+    /* Of what splits texts too. */
+    static const char split[] = "{\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"a\",\"vocab\":{"
+                                "\"a\":0,\"b\":1,\"\\u0000c\":2}},\"pre_tokenizer\":{\"type\":"
+                                "\"CharDelimiterSplit\",\"delimiter\":\"\\u0000\"}}";
+    dh_tokenizer *tok;
+    assert_ok(&ctx, dh_tokenizer_from_hf(&ctx, split, strlen(split), &tok));
+    dh_ids ids = encode(tok, "a\0b", 3, 0);
+    assert_true(ids.n == 2 && ids.at[0] == 0 && ids.at[1] == 1);
+    dh_vec_fini(&ids);
+    dh_tokenizer_destroy(tok);
+    /* Two spellings of one key. */
+    static const char twice[] = "{\"model\":{\"vocab\":{\"\\u0000\":0,\"\\u0000\":1}}}";
+    assert_fails(&ctx, dh_tokenizer_from_hf(&ctx, twice, strlen(twice), &tok), DH_EFORMAT,
+                 "duplicate");
+}
+
+/* Vocabularies of other programs are named, and what to take instead. */
+static void other_formats_are_named(void **state)
+{
+    static const struct {
+        const char *name, *text, *part;
+        dh_status status;
+    } cases[] = {
+        {"tekken.json",
+         "{\"config\":{\"pattern\":\"x\",\"version\":\"v3\"},\"vocab\":[{\"rank\":0,"
+         "\"token_bytes\":\"AA==\",\"token_str\":\"\\u0000\"}],\"special_tokens\":[]}",
+         "this is Mistral's tekken.json, which is not read; take the tokenizer.json",
+         DH_EUNSUPPORTED},
+        {"tiktoken.model", "IQ== 0\nIg== 1\n", "this is a tiktoken file", DH_EUNSUPPORTED},
+        {"o200k_base.tiktoken", "IQ== 0\r\nIg== 1\r\n", "this is a tiktoken file", DH_EUNSUPPORTED},
+        {"tokenizer.model", "IQ== 0", "take the tokenizer.json of the same model", DH_EUNSUPPORTED},
+        {"no.tiktoken", "IQ= 0\n", "no tokenizer", DH_EFORMAT},
+        {"config.json", "{\"architectures\":[\"LlamaForCausalLM\"]}", "no tokenizer", DH_EFORMAT},
+        {"vocab.json", "{\"a\":0}", "without vocab.bpe or merges.txt", DH_EMISSING},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        char dir[256], path[300];
+        test_tmpdir(dir, sizeof dir);
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].name);
+        write_text(dir, cases[i].name, cases[i].text);
+        assert_fails(&ctx, dh_tokenizer_load(&ctx, path, &tok), cases[i].status, cases[i].part);
+        if (i < 2)
+            assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), cases[i].status, cases[i].part);
+        assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+    }
+}
+
 static void specifications(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -712,6 +804,8 @@ int main(void)
         cmocka_unit_test(bert_as_vocab_txt),
         cmocka_unit_test(plain_kinds_as_tokenizer_json),
         cmocka_unit_test(spm_as_tokenizer_json),
+        cmocka_unit_test(tokens_may_have_nul),
+        cmocka_unit_test(other_formats_are_named),
         cmocka_unit_test(specifications),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
