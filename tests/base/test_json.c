@@ -69,6 +69,59 @@ static void any_allocation_may_fail(void **state)
     assert_true(n_read > 10 && n_printed > 0);
 }
 
+/* Beside characters that might be taken for it, and whatever allocation fails. */
+static void keys_may_have_nul(void **state)
+{
+    static const char nul[] =
+        "{\"a name of more than thirty-two bytes\\u0000, for once\":[\"\\u0000\", "
+        "{\"\\u0000\":99999999999999999999}],\"\\\\u0000\":\"\\uFDD0\",\"\":"
+        "\"\xef\xb7\x91\"}";
+    static const char *const keys[] = {"a name of more than thirty-two bytes\0, for once",
+                                       "\\u0000", ""};
+    static const size_t lengths[] = {47, 6, 0};
+    dh_ctx ctx = DH_CTX_INIT;
+    json_error_t error;
+    json_t *document = NULL, *one;
+    int64_t n_calls = 0;
+    for (bool struck = true; struck; n_calls++) {
+        calls_left = n_calls;
+        const dh_status st =
+            dh_json_read(&ctx, nul, strlen(nul), JSON_ALLOW_NUL, &error, &document);
+        struck = calls_left < 0;
+        calls_left = -1;
+        assert_int_equal(st, struck ? DH_ENOMEM : DH_OK);
+        assert_true(struck == !document);
+        dh_ctx_reset(&ctx);
+    }
+    assert_true(n_calls > 20);
+    const char *key;
+    size_t n, i = 0;
+    json_object_keylen_foreach(document, key, n, one)
+    {
+        assert_int_equal(n, lengths[i]);
+        assert_memory_equal(key, keys[i], n + 1);
+        i++;
+    }
+    assert_int_equal(i, 3);
+    const json_t *list = json_object_getn(document, keys[0], lengths[0]);
+    assert_int_equal(json_string_length(json_array_get(list, 0)), 1);
+    assert_true(json_is_real(json_object_getn(json_array_get(list, 1), "", 1)));
+    assert_string_equal(json_string_value(json_object_get(document, keys[1])), "\xef\xb7\x90");
+    assert_string_equal(json_string_value(json_object_get(document, "")), "\xef\xb7\x91");
+    json_decref(document);
+    assert_ok(&ctx, dh_json_read(&ctx, nul, strlen(nul), 0, &error, &document));
+    assert_null(document); /* only who asks for it gets NUL */
+    /* A text with every character that could take its place. */
+    dh_str all = DH_STR_INIT;
+    dh_str_append(&all, "{\"\\u0000", 8);
+    for (unsigned code = 0xfdd0; code < 0xfdf0; code++) dh_str_printf(&all, "\\u%04x", code);
+    dh_str_append(&all, "\":0}", 4);
+    assert_ok(&ctx, dh_json_read(&ctx, all.text, all.len, JSON_ALLOW_NUL, &error, &document));
+    assert_null(document);
+    assert_non_null(strstr(error.text, "NUL byte in object key"));
+    dh_str_fini(&all);
+}
+
 /* Of a whole document: all numbers have the digits that one of them needs. */
 static void numbers_are_short_where_they_read_back(void **state)
 {
@@ -152,7 +205,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(integers_may_be_of_any_size),
                                        cmocka_unit_test(memory_has_a_limit),
                                        cmocka_unit_test(any_allocation_may_fail),
-                                       cmocka_unit_test(numbers_are_short_where_they_read_back)};
+                                       cmocka_unit_test(numbers_are_short_where_they_read_back),
+                                       cmocka_unit_test(keys_may_have_nul)};
     dh_json_watch_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

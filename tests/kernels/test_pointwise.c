@@ -250,8 +250,8 @@ static void rope_table_knows_scalings(void **state)
     /* A magnitude that is given takes the place of that; the usual one is the same. */
     rope.magnitude = 1.5;
     dh_k_rope_table(&rope, POS, D, f32(table));
-    for (int64_t i = 0; i < D; i++)
-        check_value("magnitude", get(table, 3001 * D + i), 1.5 / size * get(scaled, 3001 * D + i),
+    for (int64_t at = 0; at < D; at++)
+        check_value("magnitude", get(table, 3001 * D + at), 1.5 / size * get(scaled, 3001 * D + at),
                     1e-6);
     rope.mscale = rope.mscale_all = 0;
     rope.factor = 8;
