@@ -236,7 +236,7 @@ if ! sanitized; then
     close "$(json step_ms)" "$own" 0.000001
     ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --json
     close "$(json step_ms)" "$plain" 0.000001
-    ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set model.n_layers=32
+    ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set model.n_layers=32 --set train.seq_len=8192
     says 'less than predictions are wrong by: it may be slower.'
     says '4.7 %, the mean error of speed-ups on clusters'
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=round-robin
@@ -261,7 +261,8 @@ if ! sanitized; then
     same "$(json step_ms)" "$own" 'two copies'
     beside faster parallel.schedule=bidirectional --set parallel.schedule=bidirectional --set strategy=dhelix
     same "$plain" "$step" 'one copy in one strand'
-    same "$(json beside_sequential)" 'may be slower'
+    check 'the word is that of the gain' awk -v w="$(json beside_sequential)" -v a="$own" -v b="$(json sequential_ms)" \
+        -v e="$(json error)" 'BEGIN { exit !(a < b && (w == "faster") == (b > (1 + e) * a)) }'
     check 'beside two copies in one strand' awk -v a="$(json sequential_ms)" -v b="$plain" 'BEGIN { exit !(a < b) }'
     beside 'may be slower' optimizer.post_validation=true --set optimizer.post_validation=true
     check 'no strategy, no other one' sh -c "! grep -q sequential_ms '$tmp/out'"
