@@ -88,12 +88,14 @@ static const char *put_text(fixture *f, const char *name, const char *text)
 /* What a file holds is told by its bytes; only a name of JSON makes plain text an error. */
 static void content_tells_rows(void **state)
 {
+    static const char spread[] =
+        "\xef\xbb\xbf [\n  {\n    \"text\": \"ab\",\n    \"of\": [\"]\\\"},\", {\"a\": []}]\n  }\n "
+        ",{\"text\":\"c\"}\n]\n";
     static const char *const two[] = {
         "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n",
         "\n{\"id\": 1, \"text\": \"ab\"}\r\n\r\n{\"text\": \"c\"}",
         "[{\"text\": \"ab\"}, {\"text\": \"c\"}]",
-        "\xef\xbb\xbf [\n  {\n    \"text\": \"ab\",\n    \"of\": [\"]\\\"},\", {\"a\": []}]\n  }\n "
-        ",{\"text\":\"c\"}\n]\n",
+        spread,
     };
     static const char *const names[] = {"d.json", "d.jsonl", "d.ndjson", "d.txt", "d-of-1024"};
     static const char *const plain[] = {
