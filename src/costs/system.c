@@ -58,7 +58,7 @@ static const dh_system systems[] = {
      .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams wait "
             "for nobody, and weight gradients move to where communication is",
      .source = "DHelix (arXiv 2411.15871), 6.1: implemented on Megatron-LM, whose layers and "
-               "losses it keeps; 4.2, 4.4: weight gradients that move, streams",
+               "losses it keeps; 4.2: weight gradients that move",
      .traits = MEGATRON_LAYERS},
     {.name = "megascale",
      .doc = "megatron-core with transfers beside computation; its rings are a strategy "

@@ -93,7 +93,8 @@ static char *sibling(const char *path, const char *suffix)
     return NULL;
 }
 
-static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
+static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
+                              dh_data_file *f)
 {
     char *idx = sibling(f->name, ".idx"), *bin = sibling(f->name, ".bin");
     dh_token_runs runs = {0};
@@ -103,7 +104,7 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
     if (st == DH_OK) st = map_tokens(ctx, f, bin);
     if (st == DH_OK)
         st = dh_tokens_parse_megatron(ctx, f->index.at, f->index.n_bytes, f->map.at, f->map.n_bytes,
-                                      &runs, &f->ends);
+                                      &runs, spec->documents ? &f->ends : NULL);
     if (st == DH_OK) st = add_part(ctx, ds, runs.at, runs.n);
     if (st == DH_OK) st = dh_stamp_check_same(ctx, idx, &index);
     dh_map_close(&f->index);
@@ -167,21 +168,20 @@ static bool has_index(const char *path)
     return there;
 }
 
-static dh_status add_mapped(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
+/* by_prefix: the file is named by its index, or by what it and the index begin with. */
+static dh_status add_tokens(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
+                            dh_data_file *f, bool by_prefix)
 {
+    if (spec->chat)
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s holds tokens; conversations (data.format=chat) are read from JSON lines "
+                       "or from an array of JSON objects",
+                       f->name);
+    if (by_prefix) return add_megatron(ctx, ds, spec, f);
     if (f->map.n_bytes == 0) return dh_fail(ctx, DH_EFORMAT, "the file is empty");
     if (dh_is_llmc(f->map.at, f->map.n_bytes)) return add_llmc(ctx, ds, f);
     if (has_suffix(f->name, ".u16")) return add_u16(ctx, ds, f);
-    return has_index(f->name) ? add_megatron(ctx, ds, f) : add_bare(ctx, ds, f);
-}
-
-static dh_status refuse_chats(dh_ctx *ctx, const dh_dataset_spec *spec, const char *path)
-{
-    if (!spec->chat) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s holds tokens; conversations (data.format=chat) are read from JSON lines or "
-                   "from an array of JSON objects",
-                   path);
+    return has_index(f->name) ? add_megatron(ctx, ds, spec, f) : add_bare(ctx, ds, f);
 }
 
 static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec,
@@ -192,12 +192,8 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
         return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
     dh_data_file *f = &ds->files.at[ds->files.n - 1];
     if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
-    bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
-    dh_status st;
-    if (by_prefix) {
-        st = refuse_chats(ctx, spec, path);
-        if (st == DH_OK) st = add_megatron(ctx, ds, f);
-    } else {
+    const bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
+    if (!by_prefix) {
         DH_TRY(map_tokens(ctx, f, path));
         bool tokens = has_suffix(path, ".bin") || has_suffix(path, ".u16") ||
                       dh_is_llmc(f->map.at, f->map.n_bytes);
@@ -207,9 +203,8 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
             dh_map_close(&f->map);
             return add_text(ctx, ds, spec, f);
         }
-        st = refuse_chats(ctx, spec, path);
-        if (st == DH_OK) st = add_mapped(ctx, ds, f);
     }
+    const dh_status st = add_tokens(ctx, ds, spec, f, by_prefix);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "opening %s", path);
 }
 

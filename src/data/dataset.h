@@ -49,6 +49,8 @@ typedef struct dh_dataset_spec {
     /* JSON lines are conversations, by this template (chat.h); NULL: texts. Samples are then rows
      * (dh_dataset_pack comes next), in which answers alone have targets. */
     const struct dh_chat *chat;
+    /* dh_dataset_pack comes next: where documents end by Megatron's index is kept, 8 bytes each. */
+    bool documents;
     const char *cache_dir; /* created when missing; NULL or "": tokens stay in memory */
     dh_data_part part;
     double val_fraction; /* [0, 1); part VAL needs more than 0 */
@@ -115,9 +117,12 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
  * every order is one of rows. Documents end where Megatron's index marks several, else with the
  * token eos, and with their file; one that is longer than a row is cut, one of a single token left
  * out. Which documents share a row follows from the data, the seed and the order (src/data/pack.h),
- * and is the same in all epochs. eos       -1: there is no such token, and then only files of plain
- * text are documents errors    DH_EINVAL where documents end is not known, also by ready tokens
- * without eos among the first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
+ * and is the same in all epochs.
+ *
+ * in        the dataset was opened with spec.documents. eos: -1: there is no such token, and then
+ *           only files of plain text, and what an index marks, are documents
+ * errors    DH_EINVAL where documents end is not known, also by ready tokens without eos among the
+ *           first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
 dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
 /* Conversations in rows: whole ones side by side, or alone one a row. What is longer than a row is
  * cut; parts without an answer are left out. errors: those of dh_dataset_pack */
@@ -178,7 +183,7 @@ typedef DH_VEC(int64_t) dh_token_ends;
 
 /* Readers of mapped token files; runs point into the bytes given. llm.c gives one run,
  * Megatron one for each stretch of sequences that lie one after another.
- * out       ends: of the index' documents; empty: it marks none */
+ * out       ends: of the index' documents, empty where it marks none; NULL: not wanted */
 dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh_token_run *run);
 dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,
                                    size_t n_bin, dh_token_runs *runs, dh_token_ends *ends);

@@ -42,14 +42,14 @@ static dh_status add_ended(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int
 static dh_status add_marked(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s,
                             const dh_token_ends *ends, dh_docs *pieces)
 {
-    int64_t begin = s->first;
-    for (size_t i = 0; i < ends->n; i++) {
-        const int64_t end = s->first + DH_MIN(ends->at[i] - s->in_file, s->run.n);
-        if (end <= begin) continue;
-        DH_TRY(dh_docs_add(ctx, pieces, begin, end - begin, ds->row_len));
-        begin = end;
+    const int64_t last = s->in_file + s->run.n, to_stream = s->first - s->in_file;
+    int64_t begin = s->in_file;
+    for (size_t i = 0; i < ends->n && ends->at[i] < last; i++) {
+        if (ends->at[i] <= begin) continue; /* of the part before */
+        DH_TRY(dh_docs_add(ctx, pieces, begin + to_stream, ends->at[i] - begin, ds->row_len));
+        begin = ends->at[i];
     }
-    return dh_docs_add(ctx, pieces, begin, s->first + s->run.n - begin, ds->row_len);
+    return dh_docs_add(ctx, pieces, begin + to_stream, last - begin, ds->row_len);
 }
 
 static dh_status add_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_segment *s, int32_t eos,
@@ -78,9 +78,11 @@ static dh_status find_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_sour
     int32_t *ids = malloc(STRETCH * sizeof *ids);
     dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory looking for documents");
     for (size_t i = 0; st == DH_OK && i < ds->segments.n; i++) {
-        const dh_segment *s = &ds->segments.at[i];
-        if (s->first >= of->first && s->first < of->first + of->n_tokens)
-            st = add_documents(ctx, ds, s, eos, ids, pieces);
+        dh_segment file = ds->segments.at[i]; /* with all its runs: documents go on over them */
+        for (; i + 1 < ds->segments.n && ds->segments.at[i + 1].file == file.file; i++)
+            file.run.n += ds->segments.at[i + 1].run.n;
+        if (file.first >= of->first && file.first < of->first + of->n_tokens)
+            st = add_documents(ctx, ds, &file, eos, ids, pieces);
     }
     free(ids);
     return st;

@@ -219,6 +219,7 @@ static dh_status add_ends(dh_ctx *ctx, const megatron_index *index, uint64_t i, 
                           uint64_t *mark, dh_token_ends *ends)
 {
     bool here = false;
+    if (!ends) return DH_OK;
     for (; *mark < index->n_marks && load_u64(index->marks + 8 * *mark) <= i; ++*mark) here = true;
     const int64_t last = ends->n ? ends->at[ends->n - 1] : 0;
     if (!here || at == last || dh_vec_push(ends, at)) return DH_OK;
@@ -238,14 +239,14 @@ dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, c
     int64_t at = 0;
     for (uint64_t i = 0; st == DH_OK && i <= index.n_sequences; i++) {
         int32_t length = 0;
-        st = add_ends(ctx, &index, i, at, &mark, &found);
+        st = add_ends(ctx, &index, i, at, &mark, ends ? &found : NULL);
         if (st == DH_OK && i < index.n_sequences)
             st = add_sequence(ctx, &index, i, bin, n_bin, &made, &length);
         at += length;
     }
     if (st == DH_OK) {
         *runs = made;
-        *ends = found;
+        if (ends) *ends = found;
     } else {
         dh_vec_fini(&made);
         dh_vec_fini(&found);

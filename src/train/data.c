@@ -131,6 +131,7 @@ static dh_status dataset_spec(dh_ctx *ctx, const dh_run *run, dh_dataset_spec *s
                               .tokenizer = run->tokenizer,
                               .text_field = job->text_field,
                               .special_tokens = job->special_tokens,
+                              .documents = job->packing != DH_PACKING_NONE,
                               .cache_dir = job->data_cache,
                               .part = DH_PART_ALL,
                               .val_fraction = job->val_fraction,

@@ -197,13 +197,13 @@ static void warn_of_curve(const dh_run *run, const dh_ckpt_state *was)
 {
     const dh_job *job = run->job;
     dh_job before = *job;
+    if (run->ranks.rank != 0 || job->decay_steps != 0 || was->decay_steps == 0) return;
     before.decay_steps = was->decay_steps;
     const double then = dh_job_lr(&before, was->step), now = dh_job_lr(job, was->step);
-    if (run->ranks.rank != 0 || job->decay_steps != 0 || was->decay_steps == 0 || then == now)
-        return;
+    if (then == now) return;
     dh_log(DH_LOG_WARN,
-           "the learning rate was to be %.4g at step %lld and is %.4g: optimizer.decay_steps is "
-           "auto, and train.steps %lld, not %lld; optimizer.decay_steps=%lld keeps the curve",
+           "the learning rate was to be %.4g at step %lld and is %.4g: with optimizer.decay_steps "
+           "auto its curve ends at step %lld, before at %lld; optimizer.decay_steps=%lld keeps it",
            then, (long long)was->step, now, (long long)job->steps, (long long)was->decay_steps,
            (long long)was->decay_steps);
 }

@@ -614,6 +614,7 @@ static void assert_documents(const char *path, dh_dataset_spec spec, int32_t eos
 {
     dh_ctx ctx = DH_CTX_INIT;
     int64_t found[2] = {0};
+    spec.documents = true;
     dh_dataset *ds = must_open(path, spec);
     assert_ok(&ctx, dh_dataset_pack(&ctx, ds, 8, eos));
     for (int64_t i = 0; i < dh_dataset_windows(ds, 8); i++)
@@ -637,6 +638,10 @@ static void an_index_marks_documents(void **state)
     assert_documents(in_dir(f, "marked"), all, -1, 3, 4);
     assert_documents(in_dir(f, "marked"), all, 9, 3, 4);
     assert_documents(in_dir(f, "marked"), train, 9, 1, 4); /* 5 tokens: one of the second's */
+    /* Sequences that lie the other way round, so that the first document is in two places. */
+    m = marked_index(lengths, (const int64_t[]){18, 14, 8, 0}, 4, marks, DH_COUNTOF(marks));
+    write_file(f, "marked.idx", m.idx, m.n);
+    assert_documents(in_dir(f, "marked"), all, 9, 3, 4);
     m = megatron_index(lengths, pointers, 4);
     write_file(f, "marked.idx", m.idx, m.n);
     assert_documents(in_dir(f, "marked"), all, 9, 2, 8); /* the last token is one alone */
