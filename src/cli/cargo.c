@@ -49,21 +49,22 @@ static const char *const reasons[DH_N_EXPOSURE] = {
     [DH_EXPOSED_DEPENDENCY] = "the next computation waits for it",
     [DH_EXPOSED_CONTENTION] = "the next computation waits for what comes behind it",
     [DH_EXPOSED_TAIL] = "no computation is left",
-    [DH_EXPOSED_OTHER] = "the next computation waits for others"};
+    [DH_EXPOSED_LATE] = "the next computation waits for others",
+    [DH_EXPOSED_SLOWDOWN] = "computation beside it is slowed down"};
 
 static void put_beside(const dh_haul *haul, dh_str *out)
 {
     const double ns = (double)haul->ns;
-    const char *separator = "beside ";
+    const char *separator = "beside ", *before = "";
     for (int k = 0; k < DH_N_PHASE; k++) {
-        if (haul->times.hidden_ns[k] == 0) continue;
+        if (haul->times.beside_ns[k] == 0) continue;
         dh_str_printf(out, "%s%s %.0f %%", separator, dh_cargo_phase((dh_phase)k),
-                      percent((double)haul->times.hidden_ns[k], ns));
+                      percent((double)haul->times.beside_ns[k], ns));
         separator = ", ";
+        before = "; ";
     }
     if (dh_haul_exposed_ns(haul) > 0)
-        dh_str_printf(out, "%sexposed: %s", dh_haul_hidden_ns(haul) > 0 ? "; " : "",
-                      reasons[dh_haul_cause(haul)]);
+        dh_str_printf(out, "%sexposed: %s", before, reasons[dh_haul_cause(haul)]);
 }
 
 static void put_what(const dh_program *p, const dh_cargo_row *row, dh_str *out)
@@ -95,11 +96,10 @@ static void add_row(const dh_sim_rank *r, const dh_cargo_row *row, dh_cli_table 
     dh_str_fini(&beside);
 }
 
-static dh_status add_rank(dh_ctx *ctx, const dh_sim_rank *r, const dh_costs *costs,
-                          dh_cli_table *table)
+static dh_status add_rank(dh_ctx *ctx, const dh_sim_rank *r, dh_cli_table *table)
 {
     dh_cargo_list list;
-    dh_status st = dh_cargo_read(ctx, r->program, r->spans, costs, &list);
+    dh_status st = dh_cargo_read(ctx, r->program, r->spans, r->alone_ns, &list);
     for (size_t i = 0; st == DH_OK && i < list.rows.n; i++) add_row(r, &list.rows.at[i], table);
     dh_cargo_list_fini(&list);
     return st;
@@ -117,14 +117,14 @@ static void begin_table(dh_cli_table *table)
     dh_cli_table_column(table, "", DH_CLI_COLUMN_NOTE);
 }
 
-dh_status dh_cargo_print_slots(dh_ctx *ctx, const dh_sim *sim, const dh_costs *costs, dh_str *out)
+dh_status dh_cargo_print_slots(dh_ctx *ctx, const dh_sim *sim, dh_str *out)
 {
     dh_cli_table table;
     dh_str body = DH_STR_INIT;
     dh_status st = DH_OK;
     begin_table(&table);
     for (size_t k = 0; st == DH_OK && k < sim->n_classes; k++)
-        if (dh_cargo_is_first(sim, k)) st = add_rank(ctx, &sim->ranks[k], costs, &table);
+        if (dh_cargo_is_first(sim, k)) st = add_rank(ctx, &sim->ranks[k], &table);
     const bool any = table.cells.n > 0;
     dh_cli_table_end(&table, dh_cli_columns(), &body);
     if (any) {

@@ -320,7 +320,7 @@ static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));
     dh_str_printf(out, "\n");
-    DH_TRY(dh_cargo_print_slots(ctx, sim, job->recipe.costs, out));
+    DH_TRY(dh_cargo_print_slots(ctx, sim, out));
     return print_links(ctx, job, out);
 }
 

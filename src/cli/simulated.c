@@ -81,9 +81,10 @@ static void add_bytes(uint64_t n_bytes, dh_cli_table *table)
 
 static void add_stage(const dh_sim_rank *r, dh_cli_table *table)
 {
-    const double ns[] = {(double)r->times.busy_ns[DH_ENGINE_COMPUTE], (double)r->times.exposed_ns,
-                         (double)r->times.idle_ns, (double)r->times.waits_ns[DH_WAITS_STAGES],
-                         (double)r->times.hidden_ns};
+    const dh_timeline *t = &r->times;
+    const double ns[] = {(double)dh_timeline_compute_ns(t), (double)t->exposed_ns,
+                         (double)t->idle_ns, (double)t->waits_ns[DH_WAITS_STAGES],
+                         (double)t->hidden_ns};
     char text[32];
     dh_cli_table_cell(table, "%lld", (long long)r->stage);
     dh_cli_table_cell(table, "%lld", (long long)r->rank);
@@ -100,8 +101,8 @@ static bool is_shown(const dh_sim *sim, size_t k)
 {
     const dh_sim_rank *r = &sim->ranks[k], *first = r;
     while (first > sim->ranks && first[-1].stage == r->stage) first--;
-    const double own = (double)r->times.busy_ns[DH_ENGINE_COMPUTE];
-    const double usual = (double)first->times.busy_ns[DH_ENGINE_COMPUTE];
+    const double own = (double)dh_timeline_compute_ns(&r->times);
+    const double usual = (double)dh_timeline_compute_ns(&first->times);
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
@@ -159,8 +160,10 @@ static void print_stages(const dh_simulated_list *list, const dh_simulated *s, d
     }
     dh_str_printf(out, "\n");
     dh_cli_table_end(&table, dh_cli_columns(), out);
-    dh_str_wrap(out, "compute, exposed and idle make a step; activations are those at the peak", 0,
-                dh_cli_columns());
+    dh_str_wrap(out,
+                "compute, exposed and idle make a step; compute is what it takes alone; "
+                "activations are those at the peak",
+                0, dh_cli_columns());
     if (s->system) print_system(list, out);
     print_sharing(sim, out);
 }

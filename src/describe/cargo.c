@@ -64,15 +64,14 @@ static void add_mean(dh_cargo_mean *mean, const dh_haul *haul, double share)
     mean->exposed_ns += share * (double)dh_haul_exposed_ns(haul);
 }
 
-dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, const dh_costs *costs,
-                            dh_cargo_means *means)
+dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means)
 {
     *means = (dh_cargo_means){.of = {{0}}};
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
         const double share = (double)r->n_ranks / (double)sim->n_ranks;
         dh_cargo_list list;
-        dh_status st = dh_cargo_read(ctx, r->program, r->spans, costs, &list);
+        dh_status st = dh_cargo_read(ctx, r->program, r->spans, r->alone_ns, &list);
         for (int c = 0; st == DH_OK && c < DH_N_CARGO; c++)
             add_mean(&means->of[c], &list.all[c], share);
         dh_cargo_list_fini(&list);
@@ -113,12 +112,12 @@ static void put_slot_of(const dh_program *p, const dh_cargo_row *row, dh_str *ou
     dh_cargo_put_slot(row, out);
 }
 
-static json_t *hidden_json(const dh_haul *haul)
+static json_t *beside_json(const dh_haul *haul)
 {
     json_t *by = json_object();
     for (int k = 0; by && k < DH_N_PHASE; k++)
         json_object_set_new(by, dh_cargo_phase((dh_phase)k),
-                            json_real((double)haul->times.hidden_ns[k] * 1e-6));
+                            json_real((double)haul->times.beside_ns[k] * 1e-6));
     return by;
 }
 
@@ -141,13 +140,13 @@ static json_t *row_json(const dh_sim_rank *r, const dh_cargo_row *row)
         dh_group_name(row->group), "blocks", text_json(dh_cargo_put_blocks, r->program, row),
         "calls", (json_int_t)h->n, "bytes", h->n_bytes, "start_ms", (double)row->start_ns * 1e-6,
         "end_ms", (double)row->end_ns * 1e-6, "alone_ms", h->alone_ns * 1e-6, "run_ms",
-        (double)h->ns * 1e-6, "hidden_beside_ms", hidden_json(h), "exposed_by_ms", exposed_json(h));
+        (double)h->ns * 1e-6, "hidden_beside_ms", beside_json(h), "exposed_by_ms", exposed_json(h));
 }
 
-static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, const dh_costs *costs, json_t *all)
+static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, json_t *all)
 {
     dh_cargo_list list;
-    dh_status st = dh_cargo_read(ctx, r->program, r->spans, costs, &list);
+    dh_status st = dh_cargo_read(ctx, r->program, r->spans, r->alone_ns, &list);
     for (size_t i = 0; st == DH_OK && i < list.rows.n; i++)
         if (json_array_append_new(all, row_json(r, &list.rows.at[i])) != 0)
             st = dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
@@ -155,12 +154,12 @@ static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, const dh_costs *
     return st;
 }
 
-dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, const dh_costs *costs, json_t **list)
+dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, json_t **list)
 {
     json_t *all = json_array();
     dh_status st = all ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
     for (size_t k = 0; st == DH_OK && k < sim->n_classes; k++)
-        if (dh_cargo_is_first(sim, k)) st = append_rank(ctx, &sim->ranks[k], costs, all);
+        if (dh_cargo_is_first(sim, k)) st = append_rank(ctx, &sim->ranks[k], all);
     if (st == DH_OK)
         *list = all;
     else

@@ -16,14 +16,13 @@ typedef struct dh_cargo_means {
 } dh_cargo_means;
 
 /* errors: those of dh_cargo_read */
-dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, const dh_costs *costs,
-                            dh_cargo_means *means);
+dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means);
 /* NULL: out of memory */
 json_t *dh_cargo_means_json(const dh_cargo_means *means);
 
 /* Gradients and parameters on the first rank of every stage, an array: in which slot, beside what,
  * what is exposed and why. errors: those of dh_cargo_read */
-dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, const dh_costs *costs, json_t **list);
+dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, json_t **list);
 
 /* Is the k-th rank that was simulated the first of its stage? */
 bool dh_cargo_is_first(const dh_sim *sim, size_t k);

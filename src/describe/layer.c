@@ -84,7 +84,7 @@ static dh_status time_policy(dh_ctx *ctx, dh_layer_plan *l, const dh_order_polic
 
 static json_t *policy_row(const dh_order_policy *policy, const dh_slot_timing *t, double first_ns)
 {
-    const double comm = dh_slot_communication_ns(t);
+    const double comm = t->communication_ns;
     return json_pack("{ss sf sf sf sf}", "policy", policy->name, "slot_us", t->period_ns / 1e3,
                      "speed_up", first_ns / t->period_ns, "exposed_us", t->exposed_ns / 1e3,
                      "hidden", comm > 0 ? 1 - t->exposed_ns / comm : 0.0);
@@ -188,7 +188,7 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     json_object_set_new(document, "operators", operators);
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(list_operators(ctx, l, operators));
-    DH_TRY(dh_cargo_slots_json(ctx, sim, job->recipe.costs, &traffic));
+    DH_TRY(dh_cargo_slots_json(ctx, sim, &traffic));
     json_object_set_new(document, "traffic", traffic);
     return add_links(ctx, job, document);
 }

@@ -180,7 +180,7 @@ static dh_status simulate_one(dh_ctx *ctx, const dh_simulated_list *list,
     if (st == DH_OK) st = dh_resolved_vary(ctx, &open, one->strategy, &one->job);
     if (st == DH_OK) st = check_schedule(ctx, one);
     if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
-    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, one->job->recipe.costs, &one->cargo);
+    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, &one->cargo);
     if (st == DH_OK) st = dh_train_system_memory(ctx, &one->job->job, one->sim, &one->system);
     if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
     snprintf(one->reason, sizeof one->reason, "%s", ctx->message);

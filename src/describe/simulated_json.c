@@ -10,7 +10,7 @@ dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim)
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
         const double share = (double)r->n_ranks / (double)sim->n_ranks;
-        f.compute_ns += share * (double)r->times.busy_ns[DH_ENGINE_COMPUTE];
+        f.compute_ns += share * (double)dh_timeline_compute_ns(&r->times);
         f.hidden_ns += share * (double)r->times.hidden_ns;
         f.exposed_ns += share * (double)r->times.exposed_ns;
         f.idle_ns += share * (double)r->times.idle_ns;
@@ -80,7 +80,7 @@ static json_t *stage_json(const dh_sim_rank *r)
     if (!stage) return NULL;
     if (m->slab_bytes > 0)
         json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
-    set_ms(stage, "compute_ms", (double)r->times.busy_ns[DH_ENGINE_COMPUTE]);
+    set_ms(stage, "compute_ms", (double)dh_timeline_compute_ns(&r->times));
     set_ms(stage, "local_ms", (double)r->times.busy_ns[DH_ENGINE_LOCAL]);
     set_ms(stage, "cross_ms", (double)r->times.busy_ns[DH_ENGINE_CROSS]);
     set_ms(stage, "hidden_ms", (double)r->times.hidden_ns);

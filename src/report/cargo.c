@@ -1,4 +1,5 @@
 /* Communications of a step, told apart by what they carry. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "report/cargo.h"
@@ -74,9 +75,7 @@ double dh_instr_sent_bytes(const dh_program *p, uint32_t instr)
 
 int64_t dh_haul_hidden_ns(const dh_haul *haul)
 {
-    int64_t ns = 0;
-    for (int k = 0; k < DH_N_PHASE; k++) ns += haul->times.hidden_ns[k];
-    return ns;
+    return llround(haul->alone_ns) - dh_haul_exposed_ns(haul);
 }
 
 int64_t dh_haul_exposed_ns(const dh_haul *haul)
@@ -101,7 +100,7 @@ void dh_haul_add(dh_haul *sum, const dh_haul *one)
     for (int e = 0; e < DH_N_ENGINE; e++) sum->sent_bytes[e] += one->sent_bytes[e];
     sum->alone_ns += one->alone_ns;
     sum->ns += one->ns;
-    for (int k = 0; k < DH_N_PHASE; k++) sum->times.hidden_ns[k] += one->times.hidden_ns[k];
+    for (int k = 0; k < DH_N_PHASE; k++) sum->times.beside_ns[k] += one->times.beside_ns[k];
     for (int k = 0; k < DH_N_EXPOSURE; k++)
         sum->times.exposed_by_ns[k] += one->times.exposed_by_ns[k];
 }
@@ -112,10 +111,8 @@ typedef struct reader {
     dh_ctx *ctx;
     const dh_program *program;
     const dh_span *spans;
-    const dh_costs *costs;
+    const double *alone_ns;   /* by instruction */
     dh_transfer_times *times; /* by instruction */
-    size_t *first;            /* by graph: its operator 0 in alone_ns */
-    double *alone_ns;         /* of communications: asked for once by all blocks of a graph */
     dh_cargo_list *list;
 } reader;
 
@@ -124,29 +121,13 @@ static bool communicates(const dh_op *op)
     return dh_op_info_of(op->type)->resource == DH_RES_COMM;
 }
 
-static bool ask_alone(reader *r)
-{
-    const dh_program *p = r->program;
-    size_t n = 0;
-    for (size_t g = 0; g < p->graphs.n; n += p->graphs.at[g++]->ops.n) r->first[g] = n;
-    r->alone_ns = calloc(n + 1, sizeof *r->alone_ns);
-    for (size_t g = 0; r->alone_ns && g < p->graphs.n; g++)
-        for (size_t i = 0; i < p->graphs.at[g]->ops.n; i++) {
-            const dh_graph *graph = p->graphs.at[g];
-            const dh_cost_op at = {graph, &graph->ops.at[i], &p->mesh, p->rank};
-            if (communicates(at.op))
-                r->alone_ns[r->first[g] + i] = r->costs->solo(r->costs->self, &at).ns;
-        }
-    return r->alone_ns != NULL;
-}
-
 static dh_haul haul_of(const reader *r, uint32_t id)
 {
     const dh_program *p = r->program;
     const dh_instr *i = &p->instrs.at[id];
     dh_haul haul = {.n = 1,
                     .n_bytes = whole_bytes(dh_instr_graph(p, i), dh_instr_op(p, i)),
-                    .alone_ns = r->alone_ns[r->first[p->blocks.at[i->block].graph] + i->op],
+                    .alone_ns = r->alone_ns[id],
                     .ns = r->spans[id].end_ns - r->spans[id].met_ns,
                     .times = r->times[id]};
     haul.sent_bytes[dh_stream_engine((dh_stream)i->stream)] = dh_instr_sent_bytes(p, id);
@@ -284,21 +265,17 @@ static dh_status list_rows(const reader *r, const started *order, size_t n)
 }
 
 dh_status dh_cargo_read(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
-                        const dh_costs *costs, dh_cargo_list *list)
+                        const double *alone_ns, dh_cargo_list *list)
 {
-    reader r = {.ctx = ctx, .program = program, .spans = spans, .costs = costs, .list = list};
+    reader r = {.ctx = ctx, .program = program, .spans = spans, .alone_ns = alone_ns, .list = list};
     started *order = calloc(program->instrs.n + 1, sizeof *order);
     r.times = calloc(program->instrs.n + 1, sizeof *r.times);
-    r.first = calloc(program->graphs.n + 1, sizeof *r.first);
     *list = (dh_cargo_list){.rows = {0}};
-    dh_status st = r.times && order && r.first && ask_alone(&r)
-                       ? dh_timeline_transfers(ctx, program, spans, r.times)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+    dh_status st = r.times && order ? dh_timeline_transfers(ctx, program, spans, alone_ns, r.times)
+                                    : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
     if (st == DH_OK) st = list_rows(&r, order, read_each(&r, order));
     free(order);
     free(r.times);
-    free(r.first);
-    free(r.alone_ns);
     return st;
 }
 

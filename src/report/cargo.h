@@ -2,7 +2,6 @@
 #ifndef DH_REPORT_CARGO_H
 #define DH_REPORT_CARGO_H
 
-#include "costs/costs.h"
 #include "report/timeline.h"
 
 #ifdef __cplusplus
@@ -31,10 +30,11 @@ typedef struct dh_haul {
     uint32_t n;
     double n_bytes;                 /* of the whole that each moves or sums, on this rank */
     double sent_bytes[DH_N_ENGINE]; /* that the rank sends on each link: rings, direct exchanges */
-    double alone_ns;                /* by the costs, with nothing beside them */
+    double alone_ns;                /* their own times */
     int64_t ns;                     /* under way, from when all partners had come */
     dh_transfer_times times;
 } dh_haul;
+/* Own time that does not make the step longer, one call's exposed time added to another's. */
 int64_t dh_haul_hidden_ns(const dh_haul *haul);
 int64_t dh_haul_exposed_ns(const dh_haul *haul);
 /* Most frequent cause of what is exposed. */
@@ -60,12 +60,12 @@ typedef struct dh_cargo_list {
 } dh_cargo_list;
 
 /* Of a rank's step.
- * in        spans: one for each instruction; costs: for the times alone
+ * in        spans, alone_ns: as in dh_timeline_reduce, alone_ns not NULL
  * out       freed with dh_cargo_list_fini, also after an error
  * errors    those of dh_timeline_reduce
  * cost      O((instructions + waits) log instructions) */
 dh_status dh_cargo_read(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
-                        const dh_costs *costs, dh_cargo_list *list);
+                        const double *alone_ns, dh_cargo_list *list);
 void dh_cargo_list_fini(dh_cargo_list *list);
 
 #ifdef __cplusplus

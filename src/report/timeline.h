@@ -1,24 +1,32 @@
 /* What a step's time went into, from when every instruction of a rank ran: how much
  * communication was hidden behind computation, and why the rest was not. And the same
- * step as a file for chrome://tracing or Perfetto. */
+ * step as a file for chrome://tracing or Perfetto.
+ *
+ * Hidden time has one definition: communication's own time minus the time by which the step got
+ * longer because of it. "Own" or "alone" is the time that an instruction takes with nothing
+ * beside it. The step gets longer where the compute stream stands still while a transfer runs,
+ * and where a computation beside a transfer takes longer than alone. */
 #ifndef DH_REPORT_TIMELINE_H
 #define DH_REPORT_TIMELINE_H
 
+#include "costs/costs.h"
 #include "program/program.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Why the compute stream did nothing while a transfer ran. "Next" is the next instruction of the
- * compute stream. A communication runs from dh_span.met_ns on; its wait for partners before
- * that is no transfer, nothing can hide it, and it counts apart (dh_waiting). Where it is not
- * known it is in the transfer's time, and another rank's lateness shows as dependency. */
+/* Why communication made the step longer. In the first four cases the compute stream did nothing
+ * while a transfer ran; "next" is the next instruction of the compute stream. A communication runs
+ * from dh_span.met_ns on; its wait for partners before that is no transfer, nothing can hide it,
+ * and it counts apart (dh_waiting). Where it is not known it is in the transfer's time, and another
+ * rank's lateness shows as dependency. */
 typedef enum dh_exposure {
     DH_EXPOSED_DEPENDENCY, /* next waits for this communication, directly or through others */
     DH_EXPOSED_CONTENTION, /* next waits for a later one of the same stream: this is in its way */
     DH_EXPOSED_TAIL,       /* no computation is left in the step */
-    DH_EXPOSED_OTHER,      /* next waits for none that runs: it was not given its cores in time */
+    DH_EXPOSED_LATE,       /* next waits for no transfer that runs: it was started late */
+    DH_EXPOSED_SLOWDOWN,   /* a computation beside the transfer took longer than alone */
     DH_N_EXPOSURE
 } dh_exposure;
 /* "dependency", ... */
@@ -35,43 +43,62 @@ typedef enum dh_waiting {
 const char *dh_waiting_name(dh_waiting what);
 
 /* Nanoseconds of one rank's step, or of several added up. Exactly
- *   span = busy[compute] + exposed + idle
- *   hidden + exposed = time in which a transfer ran, on one stream or several
  *   exposed = sum of exposed_by
+ *   hidden + exposed = alone
+ *   span = (busy[compute] - exposed_by[slowdown]) + exposed + idle
  *   idle = sum of waits + what launching took, and cores that were not given
- * Of two communications at once, the cause that comes first counts. */
+ * Hidden time is negative where communication costs the step more than its own time. Of two
+ * communications at once, the cause that comes first counts. */
 typedef struct dh_timeline {
     int64_t span_ns;              /* first start to last end */
     int64_t busy_ns[DH_N_ENGINE]; /* something ran on a stream of the engine */
-    int64_t hidden_ns;            /* a transfer and a computation ran */
-    int64_t exposed_ns;           /* a transfer ran, the compute stream did not */
+    int64_t alone_ns;             /* own times of all communications, added up */
+    int64_t hidden_ns;
+    int64_t exposed_ns; /* by which the step is longer */
     int64_t exposed_by_ns[DH_N_EXPOSURE];
     int64_t idle_ns; /* no computation and no transfer on any stream */
     int64_t waits_ns[DH_N_WAITING];
 } dh_timeline;
 
 /* A wait for a part counts as one for its instruction: while that runs, it is what is waited for.
+ * A computation is slowed down by at most the time for which a transfer ran beside it.
  * in        spans: one for each instruction of the program
+ *           alone_ns [instructions]: own times; NULL: each took its own time
  * out       set only on DH_OK; all 0 for an empty program
  * errors    DH_EINVAL a span ends before it starts or meets outside itself, or starts before the
  *           stream's previous one ended; an instruction waits for a later one; DH_ENOMEM
  * cost      O(instructions + waits): streams run in order, so spans come sorted; pure */
 dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
-                             dh_timeline *timeline);
+                             const double *alone_ns, dh_timeline *timeline);
+/* The same of a step that really ran, with own times that it shows itself. Operators in the same
+ * place of one graph are of one kind. A kind's own time is the mean over those of its instructions
+ * that had nothing beside them: a computation no transfer, a transfer no computation. A kind that
+ * has none takes what was measured before, scaled by what other kinds of its engine took here over
+ * what they took then. Where nothing was measured either it took its own time, and so its slowdown
+ * counts as none.
+ * in        measured_ns [instructions]: NULL, or own times from a profile; 0: not measured */
+dh_status dh_timeline_observe(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
+                              const double *measured_ns, dh_timeline *timeline);
+/* out       measured_ns [instructions]: own times that these costs have measured; 0: they have not
+ * errors    DH_ENOMEM */
+dh_status dh_timeline_measured(dh_ctx *ctx, const dh_program *program, const dh_costs *costs,
+                               double *measured_ns);
 /* What one communication's time, from met_ns to end_ns, went beside; its parts add up to that. */
 typedef struct dh_transfer_times {
-    int64_t hidden_ns[DH_N_PHASE]; /* by the phase of what its rank computed meanwhile */
+    int64_t beside_ns[DH_N_PHASE]; /* computation that went on, by phase */
     int64_t exposed_by_ns[DH_N_EXPOSURE];
 } dh_transfer_times;
 
 /* Of every communication; of computations zeros.
- * in        spans: as in dh_timeline_reduce
+ * in        spans, alone_ns: as in dh_timeline_reduce
  * out       each [instructions]
  * errors    those of dh_timeline_reduce */
 dh_status dh_timeline_transfers(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
-                                dh_transfer_times *each);
+                                const double *alone_ns, dh_transfer_times *each);
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
-/* Hidden part of the time in which transfers ran; 0 where none did. */
+/* What the step's computation takes alone: busy[compute] without its slowdown. */
+int64_t dh_timeline_compute_ns(const dh_timeline *timeline);
+/* Hidden part of communication's own time; 0 where there is none. */
 double dh_timeline_hidden_share(const dh_timeline *timeline);
 
 /* Bytes of a rank's transient buffers alive from at_ns until the next point's. */

@@ -293,22 +293,27 @@ static dh_status execute(build *b)
 
 /* ---- accounts ------------------------------------------------------------------------------- */
 
-/* FLOPs and solo times of all a rank executes. */
-static void add_work(build *b, const dh_sim_op_costs *costs, dh_sim_rank *r)
+/* FLOPs and own times of all a rank executes. */
+static dh_status add_work(build *b, const dh_sim_node *node, dh_sim_rank *r)
 {
     const dh_program *p = r->program;
+    const dh_sim_op_costs *costs = node->costs;
     double solo_ns[DH_N_PAIR_SOURCES] = {0};
+    double *alone_ns = DH_NEW_N(b->sim->arena, double, p->instrs.n + 1);
+    if (!alone_ns) return no_memory(b);
+    r->alone_ns = alone_ns;
     for (size_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
         const dh_op *op = dh_instr_op(p, instr);
         const dh_op_time *solo = &costs->solo[dh_sim_kind(costs, instr)];
         solo_ns[solo->source] += solo->ns;
-        r->solo_ns[dh_stream_engine((dh_stream)instr->stream)] += solo->ns;
+        alone_ns[i] = solo->ns * node->factor[dh_stream_engine((dh_stream)instr->stream)];
         if (dh_op_multiplies(op->type)) r->flops += dh_op_flops(dh_instr_graph(p, instr), op);
     }
     for (int k = 0; k < DH_N_PAIR_SOURCES; k++)
         b->sim->solo_ns_by[k] += solo_ns[k] * (double)r->n_ranks;
     b->sim->hardware_flops += r->flops * (double)r->n_ranks;
+    return DH_OK;
 }
 
 static dh_status account(build *b)
@@ -317,8 +322,11 @@ static dh_status account(build *b)
     for (uint32_t k = 0; k < b->nodes.n; k++) {
         dh_sim_rank *r = &sim->ranks[k];
         DH_TRY(dh_sim_memory_of(b->ctx, sim->arena, r));
-        DH_TRY(dh_timeline_reduce(b->ctx, r->program, r->spans, &r->times));
-        add_work(b, b->node[k].costs, r);
+        DH_TRY(add_work(b, &b->node[k], r));
+        /* Ranks of one core slow each other down too: what that takes, the step shows. */
+        DH_TRY(sim->cores > 0
+                   ? dh_timeline_observe(b->ctx, r->program, r->spans, r->alone_ns, &r->times)
+                   : dh_timeline_reduce(b->ctx, r->program, r->spans, r->alone_ns, &r->times));
         for (size_t i = 0; i < r->program->instrs.n; i++)
             sim->step_ns = DH_MAX(sim->step_ns, r->spans[i].end_ns);
         sim->n_instrs += r->program->instrs.n;

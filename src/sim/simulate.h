@@ -85,10 +85,10 @@ typedef struct dh_sim_rank {
     int64_t n_ranks; /* that it stands for, itself included */
     int64_t stage;   /* of the pipeline */
     const dh_program *program;
-    const dh_span *spans;        /* by instruction */
-    dh_timeline times;           /* of spans */
-    double flops;                /* of GEMMs and attention in a step, recomputed ones included */
-    double solo_ns[DH_N_ENGINE]; /* of all it executes, each operator alone */
+    const dh_span *spans;   /* by instruction */
+    const double *alone_ns; /* by instruction: what it takes with nothing beside it */
+    dh_timeline times;      /* of spans */
+    double flops;           /* of GEMMs and attention in a step, recomputed ones included */
     dh_sim_memory memory;
 } dh_sim_rank;
 

@@ -293,14 +293,6 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
     return dh_slot_build(ctx, arena, costs, mesh, rank, strands, slot);
 }
 
-double dh_slot_communication_ns(const dh_slot_timing *timing)
-{
-    double ns = 0;
-    for (int s = 0; s < DH_N_STREAM; s++)
-        if (s != DH_STREAM_COMPUTE) ns += timing->busy_ns[s];
-    return ns;
-}
-
 double dh_slot_bound(const dh_slot *slot)
 {
     double busy[DH_N_ENGINE] = {0}, most = 0;

@@ -64,7 +64,6 @@ static void draw_totals(const drawing *d, const char *title)
     double busy[DH_N_ENGINE] = {0}, all = 0;
     for (uint32_t i = 0; i < d->n; i++)
         busy[dh_stream_engine(op_of(d, i)->stream)] += op_of(d, i)->ns;
-    const double alone = dh_slot_communication_ns(t);
     dh_str text = DH_STR_INIT;
     dh_str_printf(
         &text, "%s: %u forward and %u backward operators, %.1f us; one more slot adds %.1f us",
@@ -76,8 +75,12 @@ static void draw_totals(const drawing *d, const char *title)
     dh_str_printf(&text, "); one after the other %.1f us", us(all));
     dh_str_append(d->out, "  ", 2);
     put_text(d, &text, 2);
-    dh_str_printf(d->out, "  communication runs %.1f us, exposed %.1f us: %.1f %% hidden\n",
-                  us(alone), us(t->exposed_ns), percent(alone - t->exposed_ns, alone));
+    dh_str_printf(d->out, "  communication takes %.1f us alone, exposed %.1f us",
+                  us(t->communication_ns), us(t->exposed_ns));
+    if (t->slowdown_ns > 0)
+        dh_str_printf(d->out, " (%.1f us of it slows computation down)", us(t->slowdown_ns));
+    dh_str_printf(d->out, ": %.1f %% hidden\n",
+                  percent(t->communication_ns - t->exposed_ns, t->communication_ns));
 }
 
 static void draw_bars(const drawing *d)

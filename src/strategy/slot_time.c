@@ -291,6 +291,16 @@ static double end_of_strands(const replay *r)
     return DH_MAX(strands_ns, r->now + rest->n_later * reductions_ns - rest_ns);
 }
 
+static void add_exposed(const replay *r, dh_slot_timing *t)
+{
+    t->communication_ns = 0;
+    t->slowdown_ns = r->busy[DH_STREAM_COMPUTE];
+    for (uint32_t i = 0; i < r->n; i++)
+        *(r->ops[i]->stream == DH_STREAM_COMPUTE ? &t->slowdown_ns : &t->communication_ns) +=
+            r->ops[i]->stream == DH_STREAM_COMPUTE ? -r->ops[i]->ns : r->ops[i]->ns;
+    t->exposed_ns = r->exposed + t->slowdown_ns;
+}
+
 static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                              uint32_t n_copies, dh_slot_timing *timing)
 {
@@ -301,8 +311,8 @@ static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pic
     if (st == DH_OK && n_copies == 1) {
         timing->makespan_ns = r.now;
         timing->period_ns = end_of_strands(&r);
-        timing->exposed_ns = r.exposed;
         memcpy(timing->busy_ns, r.busy, sizeof timing->busy_ns);
+        add_exposed(&r, timing);
         if (timing->start_ns) memcpy(timing->start_ns, r.start, r.n * sizeof *r.start);
         if (timing->end_ns) memcpy(timing->end_ns, r.end, r.n * sizeof *r.end);
     } else if (st == DH_OK) {

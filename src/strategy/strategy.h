@@ -84,12 +84,12 @@ typedef struct dh_slot_timing {
     double period_ns; /* what one more slot of the same kind behind it adds; with reductions: when
                        * its strands have ended, and what reductions delay the step beyond that */
     double busy_ns[DH_N_STREAM];
-    double exposed_ns;         /* communication beside which nothing was computed */
+    double communication_ns;   /* own times of communications */
+    double exposed_ns;         /* by which the slot is longer than its computation alone */
+    double slowdown_ns;        /* ... of it: computations beside communication took longer */
     double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
 } dh_slot_timing;
 
-/* Time in which communication streams were busy, one stream's added to another's. */
-double dh_slot_communication_ns(const dh_slot_timing *timing);
 /* Streams in order, each pick after its predecessors and barrier; operators that run at
  * the same time slow each other down as the costs say.
  * in        order [n]: every operator of the slot once, after its predecessors

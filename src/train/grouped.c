@@ -35,12 +35,11 @@ typedef struct watching {
 /* Of a program beside others nothing but what was waited for is in the step's time. */
 static void keep_beside(dh_timeline *t, int64_t waited_ns)
 {
-    const int64_t transfers = t->hidden_ns + t->exposed_ns;
-    const int64_t exposed = DH_MIN(transfers, waited_ns);
+    const int64_t exposed = DH_MIN(t->alone_ns, waited_ns);
     t->span_ns = waited_ns;
     t->busy_ns[DH_ENGINE_COMPUTE] = 0;
     t->exposed_ns = exposed;
-    t->hidden_ns = transfers - exposed;
+    t->hidden_ns = t->alone_ns - exposed;
     memset(t->exposed_by_ns, 0, sizeof t->exposed_by_ns);
     t->exposed_by_ns[DH_EXPOSED_DEPENDENCY] = exposed;
     memset(t->waits_ns, 0, sizeof t->waits_ns);
@@ -55,7 +54,7 @@ static void add_times(void *user, const dh_program *program, dh_exec *exec, int6
     dh_timeline times;
     if (run->n_measured > 0) dh_run_add_operator_times(run, program, exec);
     if (run->ranks.rank != 0 || run->ranks.n == 1 || w->status != DH_OK) return;
-    w->status = dh_timeline_reduce(w->ctx, program, dh_exec_spans(exec), &times);
+    w->status = dh_timeline_observe(w->ctx, program, dh_exec_spans(exec), NULL, &times);
     if (w->status != DH_OK) return;
     if (waited_ns >= 0) keep_beside(&times, waited_ns);
     dh_timeline_add(&run->times, &times);

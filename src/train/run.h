@@ -63,6 +63,8 @@ struct dh_run {
     size_t n_measured;
     double *op_ns;                  /* by operator type, summed over the steps measured */
     dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
+    const dh_program *measured_of;  /* the program whose own times by the profile are known */
+    double *measured_ns;
     double flops_per_token;
     dh_step_work work;                              /* of the step at hand */
     dh_switch_done switched;                        /* of its groups */

@@ -23,14 +23,31 @@ static bool counts_times(const dh_run *run)
     return run->ranks.rank == 0 && run->ranks.n > 1;
 }
 
+/* Own times of the training program's instructions, by the profile that the run rests on: asked for
+ * once a program. */
+static dh_status read_profile(dh_ctx *ctx, dh_run *run)
+{
+    const dh_program *program = run->session->train;
+    if (!run->profile || run->measured_of == program) return DH_OK;
+    free(run->measured_ns);
+    run->measured_of = NULL;
+    run->measured_ns = calloc(program->instrs.n + 1, sizeof *run->measured_ns);
+    if (!run->measured_ns) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    DH_TRY(dh_timeline_measured(ctx, program, run->recipe->costs, run->measured_ns));
+    run->measured_of = program;
+    return DH_OK;
+}
+
 dh_status dh_run_time_step(dh_ctx *ctx, dh_run *run)
 {
     const dh_job *job = run->job;
     if (job->trace_step > 0 && run->step == DH_MIN(job->trace_step, job->steps))
         DH_TRY(dh_ranks_agree(ctx, &run->ranks, write_trace(ctx, run)));
     if (!counts_times(run)) return DH_OK;
+    if (!run->session->switched) DH_TRY(read_profile(ctx, run));
     if (!run->session->switched)
-        DH_TRY(dh_timeline_reduce(ctx, run->session->train, spans_of(run), &run->times));
+        DH_TRY(dh_timeline_observe(ctx, run->session->train, spans_of(run), run->measured_ns,
+                                   &run->times));
     if (run->n_measured > 1) /* the first step warms up */
         dh_timeline_add(&run->total_times, &run->times);
     return DH_OK;
@@ -46,8 +63,9 @@ static void set_times(json_t *object, const dh_timeline *t)
     for (int e = 0; e < DH_N_ENGINE; e++) {
         char key[32];
         snprintf(key, sizeof key, "%s_ms", dh_engine_name((dh_engine)e));
-        set_ms(object, key, t->busy_ns[e]);
+        set_ms(object, key, e == DH_ENGINE_COMPUTE ? dh_timeline_compute_ns(t) : t->busy_ns[e]);
     }
+    set_ms(object, "alone_ms", t->alone_ns);
     set_ms(object, "hidden_ms", t->hidden_ns);
     set_ms(object, "exposed_ms", t->exposed_ns);
     for (int i = 0; i < DH_N_WAITING; i++) {

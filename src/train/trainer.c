@@ -93,6 +93,7 @@ static void tear_down(dh_run *run, dh_status st)
     dh_session_destroy(run->session);
     free(run->step_tokens_per_s);
     free(run->op_ns);
+    free(run->measured_ns);
     dh_vec_fini(&run->proved);
     dh_load_record_destroy(run->load);
 }
@@ -508,7 +509,7 @@ static json_t *operator_shares(const dh_run *run)
 static void summarize_communication(const dh_run *run, dh_train_result *result)
 {
     const dh_timeline *t = &run->total_times;
-    if (t->hidden_ns + t->exposed_ns == 0) return;
+    if (t->alone_ns == 0) return;
     result->hidden_share = dh_timeline_hidden_share(t);
     result->exposed_share = (double)t->exposed_ns / (double)t->span_ns;
 }

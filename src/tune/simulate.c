@@ -29,7 +29,7 @@ static void add_items(const dh_sim *sim, dh_tune_row *row)
         const int64_t bubble = t->waits_ns[DH_WAITS_STAGES];
         const int64_t partners = t->waits_ns[DH_WAITS_PARTNERS];
         const int64_t ns[DH_N_TUNE_SIMULATED] = {
-            [DH_TUNE_SIMULATED_COMPUTE] = t->busy_ns[DH_ENGINE_COMPUTE],
+            [DH_TUNE_SIMULATED_COMPUTE] = dh_timeline_compute_ns(t),
             [DH_TUNE_SIMULATED_EXPOSED] = t->exposed_ns,
             [DH_TUNE_SIMULATED_BUBBLE] = bubble,
             [DH_TUNE_SIMULATED_PARTNERS] = partners,

@@ -1,21 +1,9 @@
 /* DHelix (arXiv 2411.15871), 6.2.1: how much of the communication systems hide on 64 A40.
  *
- * Hidden is what of communication's own time does not make the step longer than computation's own
- * time and what ranks wait for one another: time in which computation is slowed down, or stands
- * still, is not. Means over the models of figure 11. */
+ * Means over the models of figure 11, of rank 0. report/timeline.h has what is hidden. */
 #include <string.h>
 
 #include "validate/dhelix_jobs.h"
-
-/* Of rank 0, in percent. */
-static double hidden_of(const dh_sim *sim)
-{
-    const dh_sim_rank *r = &sim->ranks[0];
-    const double sent = r->solo_ns[DH_ENGINE_LOCAL] + r->solo_ns[DH_ENGINE_CROSS];
-    const double longer =
-        (double)sim->step_ns - r->solo_ns[DH_ENGINE_COMPUTE] - (double)r->times.idle_ns;
-    return sent > 0 ? 100 * (1 - longer / sent) : 0;
-}
 
 static dh_status add_system(dh_ctx *ctx, dh_validation *v, const dh_published *jobs,
                             const char *system, double published)
@@ -31,7 +19,7 @@ static dh_status add_system(dh_ctx *ctx, dh_validation *v, const dh_published *j
         DH_TRY(dh_paper_job(ctx, v, jobs, i, &job));
         DH_TRY(dh_paper_system(ctx, system, &job));
         const dh_status st = dh_shipped_simulate(ctx, v, &job, &run);
-        if (st == DH_OK) sum += hidden_of(run.sim);
+        if (st == DH_OK) sum += 100 * dh_timeline_hidden_share(&run.sim->ranks[0].times);
         n += st == DH_OK;
         dh_shipped_fini(&run);
         DH_TRY(st);

@@ -36,7 +36,7 @@ says_traffic() { sed -n "/\"traffic\"/,/^ *}$/{/\"$1\"/,/}/p}" "$tmp/out" | sed 
 check 'every kind of traffic that there is' grep -q '"traffic"' "$tmp/out"
 check 'gradients are reduced' awk -v n="$(says_traffic gradients bytes)" 'BEGIN { exit !(n > 0) }'
 check 'and take their time' awk -v a="$(says_traffic gradients hidden_ms)" \
-    -v b="$(says_traffic gradients exposed_ms)" -v n="$(says_traffic gradients run_ms)" \
+    -v b="$(says_traffic gradients exposed_ms)" -v n="$(says_traffic gradients alone_ms)" \
     'BEGIN { exit !(n > 0 && a + b > n * .999 && a + b < n * 1.001) }'
 
 # A slower device, a slow rank and a slow link take longer.

@@ -73,7 +73,7 @@ def scene_locale(name, order, out):
         elif path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
         if path.name in ("job.yaml", "state.json", "config.json"):
-            said["files"][str(path.relative_to(out))] = path.read_text(encoding="utf-8").replace(out, "OUT")
+            said["files"][str(path.relative_to(out))] = path.read_text(encoding="utf-8").replace(os.path.abspath(out), "OUT")
     said["again"] = dict(dhelix.Job(f"{out}/job.yaml", out=out))["optimizer.lr"]
     small(out + ".profiled", profile="measure", data={"cache": "cache"}, parallel={"tp": 2}).train()
     for path in pathlib.Path(out + ".profiled").glob("*.json"):

@@ -1,6 +1,8 @@
 /* Timelines reckoned by hand, and random ones against counting every nanosecond. */
 #include "dh_test.h"
 
+#include <math.h>
+
 #include "report/timeline.h"
 
 enum { MAX_INSTRS = 48, MAX_WAITS = 2, C = DH_STREAM_COMPUTE, L = DH_STREAM_LOCAL };
@@ -42,9 +44,12 @@ static void mock_init(mock *m, const step_row *rows, const partners *with, size_
     m->program.instrs.n = n;
     m->program.mesh.pp = 2;
     m->program.blocks.at = &m->block;
+    m->program.blocks.n = 1;
     m->program.graphs.at = m->graphs;
+    m->program.graphs.n = 1;
     m->graphs[0] = &m->graph;
     m->graph.ops.at = m->ops;
+    m->graph.ops.n = n;
     for (size_t i = 0; i < n; i++) {
         dh_instr *instr = &m->instrs[i];
         instr->op = (uint32_t)i;
@@ -66,6 +71,7 @@ static void assert_same(const dh_timeline *got, const dh_timeline *want)
 {
     assert_int_equal(got->span_ns, want->span_ns);
     for (int e = 0; e < DH_N_ENGINE; e++) assert_int_equal(got->busy_ns[e], want->busy_ns[e]);
+    assert_int_equal(got->alone_ns, want->alone_ns);
     assert_int_equal(got->hidden_ns, want->hidden_ns);
     assert_int_equal(got->exposed_ns, want->exposed_ns);
     for (int i = 0; i < DH_N_EXPOSURE; i++)
@@ -94,6 +100,7 @@ static const hand_case cases[] = {
      {{C, 0, 10, NO, NO}, {L, 10, 30, 0, NO}, {C, 10, 18, NO, NO}, {C, 30, 40, 1, NO}},
      {.span_ns = 40,
       .busy_ns = {28, 20, 0},
+      .alone_ns = 20,
       .hidden_ns = 8,
       .exposed_ns = 12,
       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 12}}},
@@ -102,6 +109,7 @@ static const hand_case cases[] = {
      {{L, 0, 10, NO, NO}, {L, 10, 21, NO, NO}, {C, 21, 25, 1, NO}},
      {.span_ns = 25,
       .busy_ns = {4, 21, 0},
+      .alone_ns = 21,
       .exposed_ns = 21,
       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 11, [DH_EXPOSED_CONTENTION] = 10}}},
     {"the step's end waits",
@@ -109,6 +117,7 @@ static const hand_case cases[] = {
      {{C, 0, 10, NO, NO}, {X, 10, 30, 0, NO}},
      {.span_ns = 30,
       .busy_ns = {10, 0, 20},
+      .alone_ns = 20,
       .exposed_ns = 20,
       .exposed_by_ns = {[DH_EXPOSED_TAIL] = 20}}},
     {"free to run, but late",
@@ -116,40 +125,99 @@ static const hand_case cases[] = {
      {{C, 0, 5, NO, NO}, {L, 5, 20, NO, NO}, {C, 8, 10, NO, NO}},
      {.span_ns = 20,
       .busy_ns = {7, 15, 0},
+      .alone_ns = 15,
       .hidden_ns = 2,
       .exposed_ns = 13,
-      .exposed_by_ns = {[DH_EXPOSED_TAIL] = 10, [DH_EXPOSED_OTHER] = 3}}},
+      .exposed_by_ns = {[DH_EXPOSED_TAIL] = 10, [DH_EXPOSED_LATE] = 3}}},
     {"awaited through another stream, then a bubble",
      3,
      {{X, 0, 10, NO, NO}, {L, 10, 20, 0, NO}, {C, 25, 30, 1, NO}},
      {.span_ns = 30,
       .busy_ns = {5, 10, 10},
+      .alone_ns = 20,
       .exposed_ns = 20,
       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 20},
       .idle_ns = 5}},
-    {"two at once count once, by the stronger cause",
+    {"two at once count once, by the stronger cause: the shorter is hidden behind the longer",
      3,
      {{L, 0, 10, NO, NO}, {X, 0, 20, NO, NO}, {C, 20, 22, 1, NO}},
      {.span_ns = 22,
       .busy_ns = {2, 10, 20},
+      .alone_ns = 30,
+      .hidden_ns = 10,
       .exposed_ns = 20,
       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 20}}},
-    {"two hidden at once count once",
+    {"two hidden at once are both hidden",
      3,
      {{C, 0, 9, NO, NO}, {L, 2, 6, NO, NO}, {X, 4, 9, NO, NO}},
-     {.span_ns = 9, .busy_ns = {9, 4, 5}, .hidden_ns = 7}},
+     {.span_ns = 9, .busy_ns = {9, 4, 5}, .alone_ns = 9, .hidden_ns = 9}},
     {"two on one link are one time of the link",
      4,
      {{X, 0, 10, NO, NO}, {D, 4, 15, NO, NO}, {C, 10, 12, 0, NO}, {C, 15, 16, 1, NO}},
      {.span_ns = 16,
       .busy_ns = {3, 0, 15},
-      .hidden_ns = 2,
+      .alone_ns = 21,
+      .hidden_ns = 8,
       .exposed_ns = 13,
       .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 13}}},
     {"instructions that take no time",
      5,
      {{C, 0, 0, NO, NO}, {L, 0, 0, 0, NO}, {C, 3, 3, 1, NO}, {C, 3, 5, NO, NO}, {X, 5, 5, 3, NO}},
      {.span_ns = 5, .busy_ns = {2, 0, 0}, .idle_ns = 3}},
+};
+
+/* alone: own times by instruction; 0: as long as it ran. */
+static const struct {
+    hand_case of;
+    double alone[6];
+} slowed_cases[] = {
+    {{"a computation that stands still beside a transfer hides nothing",
+      2,
+      {{C, 0, 20, NO, NO}, {L, 5, 15, NO, NO}},
+      {.span_ns = 20,
+       .busy_ns = {20, 10, 0},
+       .alone_ns = 10,
+       .exposed_ns = 10,
+       .exposed_by_ns = {[DH_EXPOSED_SLOWDOWN] = 10}}},
+     {10}},
+    {{"both slow each other down: of 7 alone 2 are lost",
+      2,
+      {{C, 0, 10, NO, NO}, {L, 0, 10, NO, NO}},
+      {.span_ns = 10,
+       .busy_ns = {10, 10, 0},
+       .alone_ns = 7,
+       .hidden_ns = 5,
+       .exposed_ns = 2,
+       .exposed_by_ns = {[DH_EXPOSED_SLOWDOWN] = 2}}},
+     {8, 7}},
+    {{"worse than one after the other",
+      2,
+      {{C, 0, 10, NO, NO}, {L, 0, 10, NO, NO}},
+      {.span_ns = 10,
+       .busy_ns = {10, 10, 0},
+       .alone_ns = 3,
+       .hidden_ns = -5,
+       .exposed_ns = 8,
+       .exposed_by_ns = {[DH_EXPOSED_SLOWDOWN] = 8}}},
+     {2, 3}},
+    {{"a transfer costs a computation beside it no more than its own duration",
+      2,
+      {{C, 0, 30, NO, NO}, {L, 5, 10, NO, NO}},
+      {.span_ns = 30,
+       .busy_ns = {30, 5, 0},
+       .alone_ns = 5,
+       .exposed_ns = 5,
+       .exposed_by_ns = {[DH_EXPOSED_SLOWDOWN] = 5}}},
+     {10}},
+    {{"a computation beside no transfer is not slowed down by one",
+      2,
+      {{C, 0, 30, NO, NO}, {L, 30, 40, 0, NO}},
+      {.span_ns = 40,
+       .busy_ns = {30, 10, 0},
+       .alone_ns = 10,
+       .exposed_ns = 10,
+       .exposed_by_ns = {[DH_EXPOSED_TAIL] = 10}}},
+     {10}},
 };
 
 static const struct {
@@ -161,6 +229,7 @@ static const struct {
       {{C, 0, 6, NO, NO}, {L, 2, 20, NO, NO}, {C, 20, 23, 1, NO}},
       {.span_ns = 23,
        .busy_ns = {9, 8, 0},
+       .alone_ns = 8,
        .exposed_ns = 8,
        .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 8},
        .idle_ns = 6,
@@ -171,6 +240,8 @@ static const struct {
       {{L, 0, 9, NO, NO}, {L, 9, 15, NO, NO}, {X, 0, 12, NO, NO}, {C, 16, 18, 1, 2}},
       {.span_ns = 18,
        .busy_ns = {2, 11, 1},
+       .alone_ns = 12,
+       .hidden_ns = 1,
        .exposed_ns = 11,
        .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 6, [DH_EXPOSED_CONTENTION] = 5},
        .idle_ns = 5,
@@ -181,6 +252,7 @@ static const struct {
       {{L, 0, 9, NO, NO}, {C, 2, 4, NO, NO}, {X, 3, 9, NO, NO}},
       {.span_ns = 9,
        .busy_ns = {2, 1, 0},
+       .alone_ns = 1,
        .exposed_ns = 1,
        .exposed_by_ns = {[DH_EXPOSED_TAIL] = 1},
        .idle_ns = 6,
@@ -188,22 +260,27 @@ static const struct {
      {[0] = {8, false}, [2] = {6, true}}},
 };
 
-static void check_by_hand(const hand_case *c, const partners *with)
+static void check_by_hand(const hand_case *c, const partners *with, const double *own)
 {
     dh_ctx ctx = DH_CTX_INIT;
     mock m;
     dh_timeline got = {.span_ns = -1};
     mock_init(&m, c->rows, with, c->n);
+    double alone[DH_COUNTOF(c->rows)];
+    for (size_t i = 0; i < c->n; i++)
+        alone[i] = own && own[i] > 0 ? own[i] : (double)(m.spans[i].end_ns - m.spans[i].met_ns);
     print_message("%s\n", c->what);
-    assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
+    assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, alone, &got));
     assert_same(&got, &c->want);
 }
 
 static void by_hand(void **state)
 {
-    for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_by_hand(&cases[i], NULL);
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) check_by_hand(&cases[i], NULL, NULL);
     for (size_t i = 0; i < DH_COUNTOF(late_cases); i++)
-        check_by_hand(&late_cases[i].of, late_cases[i].with);
+        check_by_hand(&late_cases[i].of, late_cases[i].with, NULL);
+    for (size_t i = 0; i < DH_COUNTOF(slowed_cases); i++)
+        check_by_hand(&slowed_cases[i].of, NULL, slowed_cases[i].alone);
 }
 
 /* ---- against counting ------------------------------------------------------------------------ */
@@ -285,7 +362,7 @@ static dh_exposure cause_at(const step_row *rows, size_t n, const order *o, int 
 {
     const int next = next_compute(rows, n, t);
     if (next == NO) return DH_EXPOSED_TAIL;
-    if (!o->after[next][comm]) return DH_EXPOSED_OTHER;
+    if (!o->after[next][comm]) return DH_EXPOSED_LATE;
     for (size_t i = (size_t)comm + 1; i < n; i++)
         if (rows[i].stream == rows[comm].stream && o->after[next][i]) return DH_EXPOSED_CONTENTION;
     return DH_EXPOSED_DEPENDENCY;
@@ -305,7 +382,39 @@ static dh_waiting waiting_for(const step_row *rows, const partners *with, size_t
     return what;
 }
 
-/* each [n]: of every communication */
+/* How long a computation had a transfer beside it. */
+static int64_t count_beside(const step_row *rows, const partners *with, size_t n, size_t computed)
+{
+    int64_t ns = 0;
+    for (int64_t t = rows[computed].start; t < rows[computed].end; t++) {
+        bool any = false;
+        for (int s = C + 1; s < DH_N_STREAM; s++) any |= found_at(rows, with, n, s, t, true) != NO;
+        ns += any;
+    }
+    return ns;
+}
+
+/* Own times, and what is lost to them. */
+static void count_slowdown(const step_row *rows, const partners *with, size_t n,
+                           const double *alone, dh_timeline *want)
+{
+    double slowed = 0, alone_ns = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].stream != C) {
+            alone_ns += alone[i];
+            continue;
+        }
+        const int64_t beside = count_beside(rows, with, n, i);
+        if (beside > 0)
+            slowed += DH_MIN((double)(rows[i].end - rows[i].start) - alone[i], (double)beside);
+    }
+    want->alone_ns = llround(alone_ns);
+    want->exposed_by_ns[DH_EXPOSED_SLOWDOWN] = llround(slowed);
+    want->exposed_ns += want->exposed_by_ns[DH_EXPOSED_SLOWDOWN];
+    want->hidden_ns = want->alone_ns - want->exposed_ns;
+}
+
+/* each [n]: of every communication; where nothing is slowed down */
 static void count(const step_row *rows, const partners *with, size_t n, const order *o,
                   dh_timeline *want, dh_transfer_times *each)
 {
@@ -329,7 +438,7 @@ static void count(const step_row *rows, const partners *with, size_t n, const or
             const dh_exposure own = cause_at(rows, n, o, i, t);
             cause = DH_MIN(cause, own);
             if (computes)
-                each[i].hidden_ns[computed % DH_N_PHASE]++;
+                each[i].beside_ns[computed % DH_N_PHASE]++;
             else
                 each[i].exposed_by_ns[own]++;
         }
@@ -338,12 +447,37 @@ static void count(const step_row *rows, const partners *with, size_t n, const or
         if (cause == DH_N_EXPOSURE) {
             want->idle_ns += !computes;
             if (!computes && what != DH_N_WAITING) want->waits_ns[what]++;
-        } else if (computes) {
-            want->hidden_ns++;
-        } else {
+        } else if (!computes) {
             want->exposed_ns++;
             want->exposed_by_ns[cause]++;
         }
+    }
+}
+
+/* Of every transfer, the parts of its time add up to it; slowdown is what computations beside it
+ * lose, each evenly over its time beside transfers. */
+static void check_transfers(const mock *m, const step_row *rows, const partners *with,
+                            const double *alone)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_transfer_times each[MAX_INSTRS];
+    const size_t n = m->program.instrs.n;
+    assert_ok(&ctx, dh_timeline_transfers(&ctx, &m->program, m->spans, alone, each));
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].stream == C) continue;
+        int64_t ns = 0;
+        double lost = 0;
+        for (int k = 0; k < DH_N_PHASE; k++) ns += each[i].beside_ns[k];
+        for (int k = 0; k < DH_N_EXPOSURE; k++) ns += each[i].exposed_by_ns[k];
+        assert_int_equal(ns, m->spans[i].end_ns - m->spans[i].met_ns);
+        for (int64_t t = rows[i].start + with[i].wait; t < rows[i].end; t++) {
+            const int c = found_at(rows, with, n, C, t, true);
+            if (c == NO) continue;
+            const double beside = (double)count_beside(rows, with, n, (size_t)c);
+            lost += DH_MIN((double)(rows[c].end - rows[c].start) - alone[c], beside) / beside;
+        }
+        /* Rounded once for each stretch of time. */
+        assert_true(fabs((double)each[i].exposed_by_ns[DH_EXPOSED_SLOWDOWN] - lost) <= 8);
     }
 }
 
@@ -360,15 +494,20 @@ static void random_steps_as_counted(void **state)
         mock m;
         dh_timeline want, got;
         dh_transfer_times each[MAX_INSTRS], wanted[MAX_INSTRS];
+        double alone[MAX_INSTRS];
         draw_partners(&seed, rows, n, with);
         close_order(rows, n, &o);
         count(rows, with, n, &o, &want, wanted);
         mock_init(&m, rows, with, n);
-        assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got));
+        for (size_t i = 0; i < n; i++) alone[i] = draw(&seed, 9);
+        count_slowdown(rows, with, n, alone, &want);
+        assert_ok(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, alone, &got));
         assert_same(&got, &want);
-        assert_ok(&ctx, dh_timeline_transfers(&ctx, &m.program, m.spans, each));
+        assert_ok(&ctx, dh_timeline_transfers(&ctx, &m.program, m.spans, NULL, each));
         assert_memory_equal(each, wanted, n * sizeof *each);
-        assert_int_equal(got.span_ns, got.busy_ns[C] + got.exposed_ns + got.idle_ns);
+        check_transfers(&m, rows, with, alone);
+        assert_int_equal(got.span_ns, dh_timeline_compute_ns(&got) + got.exposed_ns + got.idle_ns);
+        assert_int_equal(got.alone_ns, got.hidden_ns + got.exposed_ns);
         dh_timeline_add(&sum, &got);
     }
     /* Every kind of time came up, and sums keep what every step keeps. */
@@ -378,16 +517,61 @@ static void random_steps_as_counted(void **state)
         causes += sum.exposed_by_ns[i];
     }
     assert_int_equal(causes, sum.exposed_ns);
-    assert_int_equal(sum.span_ns, sum.busy_ns[C] + sum.exposed_ns + sum.idle_ns);
-    assert_true(sum.hidden_ns > 0 && sum.waits_ns[0] > 0 && sum.waits_ns[1] > 0);
+    assert_int_equal(sum.span_ns, dh_timeline_compute_ns(&sum) + sum.exposed_ns + sum.idle_ns);
+    assert_true(sum.hidden_ns != 0 && sum.waits_ns[0] > 0 && sum.waits_ns[1] > 0);
     assert_true(sum.idle_ns > sum.waits_ns[0] + sum.waits_ns[1]);
+}
+
+/* ---- own times of a step that ran ------------------------------------------------------------ */
+
+enum { N_OBSERVED = 5 };
+
+/* Operators by instruction: 0 and 2 are of one kind, so are 1 and 3; 4 never runs alone. */
+static void observe(const double *measured_ns, dh_timeline *got)
+{
+    static const step_row rows[N_OBSERVED] = {{C, 0, 10, NO, NO},
+                                              {L, 10, 20, 0, NO},
+                                              {C, 20, 35, 1, NO},
+                                              {L, 22, 40, NO, NO},
+                                              {C, 35, 50, NO, NO}};
+    dh_ctx ctx = DH_CTX_INIT;
+    mock m;
+    mock_init(&m, rows, NULL, N_OBSERVED);
+    m.instrs[2].op = 0;
+    m.instrs[3].op = 1;
+    assert_ok(&ctx, dh_timeline_observe(&ctx, &m.program, m.spans, measured_ns, got));
+}
+
+static void own_times_are_those_of_what_ran_alone(void **state)
+{
+    static const dh_timeline want = {
+        .span_ns = 50,
+        .busy_ns = {40, 28, 0},
+        .alone_ns = 20,
+        .hidden_ns = 5,
+        .exposed_ns = 15,
+        .exposed_by_ns = {[DH_EXPOSED_DEPENDENCY] = 10, [DH_EXPOSED_SLOWDOWN] = 5}};
+    dh_timeline got;
+    observe(NULL, &got);
+    assert_same(&got, &want);
+}
+
+/* Kind 0 took 10 here and 5 in the profile, so kind 4 takes 2 x 6 alone: 3 of its 15 are lost. */
+static void own_times_of_others_are_measured_ones_to_scale(void **state)
+{
+    static const double measured[N_OBSERVED] = {5, 0, 5, 0, 6};
+    dh_timeline got;
+    observe(measured, &got);
+    assert_int_equal(got.exposed_by_ns[DH_EXPOSED_SLOWDOWN], 5 + 3);
+    assert_int_equal(got.alone_ns, 20);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------- */
 
 static void share_of_the_hidden(void **state)
 {
-    const dh_timeline none = {.span_ns = 5}, some = {.hidden_ns = 3, .exposed_ns = 1};
+    const dh_timeline none = {.span_ns = 5},
+                      some = {.alone_ns = 4, .hidden_ns = 3, .exposed_ns = 1};
     assert_true(dh_timeline_hidden_share(&none) == 0);
     assert_true(dh_timeline_hidden_share(&some) == 0.75);
     for (int i = 0; i < DH_N_EXPOSURE; i++)
@@ -406,16 +590,16 @@ static void impossible_times_are_refused(void **state)
     dh_timeline got = {.span_ns = 77};
     mock m;
     mock_init(&m, backwards, NULL, 1);
-    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, NULL, &got), DH_EINVAL,
                  "instruction 0 ends 1 ns before it starts");
     mock_init(&m, overlapping, NULL, 2);
-    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, NULL, &got), DH_EINVAL,
                  "instruction 1 starts 1 ns before instruction 0");
     mock_init(&m, later, NULL, 2);
-    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, NULL, &got), DH_EINVAL,
                  "instruction 0 waits for instruction 1");
     mock_init(&m, never, &(partners){.wait = 6}, 1);
-    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, &got), DH_EINVAL,
+    assert_fails(&ctx, dh_timeline_reduce(&ctx, &m.program, m.spans, NULL, &got), DH_EINVAL,
                  "instruction 0 meets its partners before");
     assert_int_equal(got.span_ns, 77);
 }
@@ -425,6 +609,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(random_steps_as_counted),
+        cmocka_unit_test(own_times_are_those_of_what_ran_alone),
+        cmocka_unit_test(own_times_of_others_are_measured_ones_to_scale),
         cmocka_unit_test(share_of_the_hidden),
         cmocka_unit_test(impossible_times_are_refused),
     };

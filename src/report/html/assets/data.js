@@ -54,7 +54,7 @@ class Sequence {
   }
 }
 
-const COMPUTE = 0, HIDDEN = 1, EXPOSED = 2, IDLE = 3;
+const COMPUTE = 0, BESIDE = 1, EXPOSED = 2, IDLE = 3;
 
 // What a rank did at every moment: computed alone, computed while it communicated, ...
 // A stream's edges come sorted: start, end, start, ... An odd number passed: it runs.
@@ -68,7 +68,7 @@ function statesOf(streams, begin, end) {
   const add = (t0, t1) => {
     let links = 0;
     for (let k = 1; k < passed.length; k++) links |= passed[k] & 1;
-    const state = passed[0] & 1 ? (links ? HIDDEN : COMPUTE) : links ? EXPOSED : IDLE;
+    const state = passed[0] & 1 ? (links ? BESIDE : COMPUTE) : links ? EXPOSED : IDLE;
     if (t1 <= t0) return;
     if (cls[cls.length - 1] === state) stop[stop.length - 1] = t1;
     else { start.push(t0); stop.push(t1); cls.push(state); }
@@ -140,6 +140,6 @@ function facts(rank, s, i) {
   if (k.group) rows.push(['group', k.group + (k.peer != null ? `, stage ${k.peer}` : '')]);
   if (k.flops && ns) rows.push(['speed', rate(k.flops / ns * 1e9, 'FLOP/s')]);
   if (k.bytes && ns) rows.push([s.stream ? 'operands' : 'touches', `${bytes(k.bytes)}, ${rate(k.bytes / ns * 1e9, 'B/s')}`]);
-  if (s.stream) rows.push(['hidden', percent(rank.states.spent(HIDDEN, s.met[i], s.end[i]) / (s.end[i] - s.met[i] || 1))]);
+  if (s.stream) rows.push(['overlapped', percent(rank.states.spent(BESIDE, s.met[i], s.end[i]) / (s.end[i] - s.met[i] || 1))]);
   return rows;
 }

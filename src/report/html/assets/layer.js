@@ -89,7 +89,7 @@ class LayerView {
     this.box = el('div');
     this.node = el('div', {}, this.options.length ? [el('div', {class: 'tools'}, el('label', {}, 'Layer', this.choice)),
       legend([['c-f', 'forward'], ['c-b', 'input gradient'], ['c-w', 'weight gradient'], ['c-local', 'communication inside a node'], ['c-cross', 'between nodes'],
-        ['p-compute', 'rank computes'], ['p-hidden', 'communication hidden'], ['p-exposed', 'communication exposed']]), this.box] : absent('The trace has no instruction of a layer.'));
+        ['p-compute', 'rank computes'], ['p-beside', 'communication beside it'], ['p-exposed', 'communication exposed']]), this.box] : absent('The trace has no instruction of a layer.'));
     if (this.options.length) this.show(this.options[0]);
   }
   option({f, b, part}) {

@@ -11,7 +11,7 @@ function tiles(run) {
   return el('dl', {class: 'tiles'},
     s.tokens_per_s > 0 && tile('Speed', digits(s.tokens_per_s) + ' tok/s', s.simulated ? 'simulated' : 'median over steps'),
     step && tile('Step', time(step), run.sizes.tokens.toLocaleString('en') + ' tokens'),
-    s.hidden_share != null && tile('Hidden', percent(s.hidden_share), 'of the time rank 0 communicated'),
+    s.hidden_share != null && tile('Hidden', percent(s.hidden_share), 'of rank 0’s communication'),
     s.loss != null && tile('Loss', s.loss.toFixed(4), s.val_loss != null ? 'validation ' + s.val_loss.toFixed(4) : 'of the last step'),
     used && tile('Memory', bytes(s.slab_planned_bytes || used), s.simulated ? 'most of any rank' : used === s.slab_planned_bytes ? 'planned and used, rank 0' : `planned, rank 0; ${bytes(used)} used`));
 }
@@ -28,7 +28,7 @@ function timelinePart(run, rows) {
     (t.files > t.ranks.length ? ` There are traces of ${t.files} ranks; --ranks shows more.` : '') + (t.one_clock ? '' : ' The ranks have no common clock: each begins at 0.')),
   legend([['c-f', 'forward'], ['c-b', 'backward: input gradient'], ['c-w', 'backward: weight gradient'], ['c-o', 'optimizer'], ['c-local', 'communication inside a node'],
     ['c-cross', 'between nodes'], ['p-exposed', 'strip below: communication exposed']], 'lower edge of communication: whose it is'), rows.node,
-  tableBelow('Operators of the step', () => operators(t)), tableBelow('Hidden and exposed, by rank', () => byRank(t))];
+  tableBelow('Operators of the step', () => operators(t)), tableBelow('Overlapped and exposed, by rank', () => byRank(t))];
 }
 
 // Of a fact of the job, what came of it: the schedule a strategy takes, the nodes of a simulated cluster.
@@ -48,7 +48,7 @@ function runSections(run) {
   const rows = run.trace && timelineView(run), layer = run.layerView = run.trace && new LayerView(run);
   return [
     section('timeline', 'Timeline', 'Every instruction of every rank, by stream. A stream runs its instructions in order; what stands above each other ran at once.', rows ? timelinePart(run, rows) : howToTrace(run)),
-    section('layer', 'One layer, two strands', layer && (layer.pairs.length ? 'A layer’s forward beside the backward of another micro-batch that ran with it. Between them the rank: strong where communication was hidden, red where it was not.'
+    section('layer', 'One layer, two strands', layer && (layer.pairs.length ? 'A layer’s forward beside the backward of another micro-batch that ran with it. Between them the rank: strong where communication ran beside it, red where nothing was computed.'
       : 'No forward ran beside a backward: this run has one strand. Strategies of two strands (dhelix list strategies) run them together. Here a forward and its own backward.'), layer ? layer.node : howToTrace(run)),
     section('schedule', 'Pipeline schedule', 'Slots of every pipeline stage over time; numbers are micro-batches.' + (run.plan ? ` ${run.plan.name}, virtual stages: ${run.plan.stages}.` : ''),
       run.trace || run.plan ? schedulePart(run) : absent('Neither a trace nor a schedule in the run folder. ', run.plan_error || '')),

@@ -1,8 +1,9 @@
 // Where the time went, operators, and the matrix of overlap effectiveness.
 
-const parts = {compute: 'computation alone', hidden: 'communication hidden behind computation', exposed: 'communication exposed',
+const parts = {compute: 'computation', beside: 'computation beside communication', exposed: 'communication exposed',
   dependency: 'exposed: the next operator waits for it', contention: 'exposed: holds up a transfer that is waited for',
-  tail: 'exposed: nothing is left to compute', other: 'exposed: computation could run, but began late', bubble: 'waits for other stages: the bubble',
+  tail: 'exposed: nothing is left to compute', late: 'exposed: computation could run, but began late',
+  slowdown: 'exposed: computation beside it was slowed down', bubble: 'waits for other stages: the bubble',
   partners: 'waits for ranks that are late', idle: 'nothing ran'};
 
 // Bars of {name, end, ms: {part: milliseconds}}, all to one scale.
@@ -17,7 +18,7 @@ function splitBars(rows) {
 function whereTimeWent(runs) {
   const rows = runs.filter(r => r.summary && r.summary.times).map(({label, summary: {times: t, steps, hidden_share}}) => {
     const waits = {bubble: t.bubble_ms || 0, partners: t.partners_ms || 0};
-    const ms = {compute: t.compute_ms - t.hidden_ms, hidden: t.hidden_ms, ...t.exposed_by_ms, ...waits, idle: t.idle_ms - waits.bubble - waits.partners};
+    const ms = {compute: t.compute_ms, ...t.exposed_by_ms, ...waits, idle: t.idle_ms - waits.bubble - waits.partners};
     for (const key in ms) ms[key] /= Math.max(steps - 1, 1);
     return {name: label, ms, end: percent(hidden_share) + ' hidden'};
   });
@@ -27,8 +28,8 @@ function whereTimeWent(runs) {
 // The traced step of each rank.
 function byRank({ranks, end}) {
   return splitBars(ranks.map(r => {
-    const [compute, hidden, exposed, idle] = [COMPUTE, HIDDEN, EXPOSED, IDLE].map(k => r.states.spent(k, 0, end) / 1e6);
-    return {name: 'rank ' + r.rank, ms: {compute, hidden, exposed, idle}, end: percent(hidden / (hidden + exposed || 1)) + ' hidden'};
+    const [compute, beside, exposed, idle] = [COMPUTE, BESIDE, EXPOSED, IDLE].map(k => r.states.spent(k, 0, end) / 1e6);
+    return {name: 'rank ' + r.rank, ms: {compute, beside, exposed, idle}, end: percent(beside / (beside + exposed || 1)) + ' overlapped'};
   }));
 }
 
@@ -36,18 +37,18 @@ function byRank({ranks, end}) {
 function operators({ranks}) {
   const all = new Map();
   for (const r of ranks) for (const s of r.streams) for (let i = 0; i < s.n; i++) {
-    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, on: s.name, calls: 0, ns: 0, flops: 0, bytes: 0, transfer: 0, hidden: 0};
+    const k = s.kind[i], key = k.name + s.stream, o = all.get(key) || {name: k.name, stream: s.stream, on: s.name, calls: 0, ns: 0, flops: 0, bytes: 0, transfer: 0, beside: 0};
     all.set(key, o);
     o.calls++;
     o.ns += s.end[i] - s.start[i];
     o.flops += k.flops || 0;
     o.bytes += k.bytes || 0;
     o.transfer += s.end[i] - s.met[i];
-    if (s.stream) o.hidden += r.states.spent(HIDDEN, s.met[i], s.end[i]);
+    if (s.stream) o.beside += r.states.spent(BESIDE, s.met[i], s.end[i]);
   }
   const per = (x, o) => x ? rate(x / o.ns * 1e9, '') : '–';
-  return table(['operator', 'stream', 'calls', 'time', 'mean', 'FLOP/s', 'B/s', 'hidden'], [...all.values()].sort((a, b) => b.ns - a.ns).map(o =>
-    [o.name, o.on, o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.hidden / (o.transfer || 1)) : '–']));
+  return table(['operator', 'stream', 'calls', 'time', 'mean', 'FLOP/s', 'B/s', 'overlapped'], [...all.values()].sort((a, b) => b.ns - a.ns).map(o =>
+    [o.name, o.on, o.calls, time(o.ns), time(o.ns / o.calls), per(o.flops, o), per(o.bytes, o), o.stream ? percent(o.beside / (o.transfer || 1)) : '–']));
 }
 
 // Blue: hidden; orange: slower than one after the other; pale: no gain.
