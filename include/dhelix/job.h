@@ -83,6 +83,7 @@ typedef enum dh_job_capture {
 typedef enum dh_fuse_gelu { DH_FUSE_GELU_AUTO, DH_FUSE_GELU_OFF, DH_FUSE_GELU_ON } dh_fuse_gelu;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
+typedef enum dh_cp_grad_dtype { DH_CP_GRAD_COMPUTE, DH_CP_GRAD_FLOAT32 } dh_cp_grad_dtype;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
 typedef enum dh_elastic_action { DH_ELASTIC_STOP, DH_ELASTIC_CONTINUE } dh_elastic_action;
@@ -174,6 +175,7 @@ typedef struct dh_job {
     double wgrad_share;             /* parallel.wgrad_share, of zb-auto; 0: the model's */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     dh_cp_linear cp_linear;         /* parallel.cp_linear: how states of linear attention travel */
+    dh_cp_grad_dtype cp_grad_dtype; /* parallel.cp_grad_dtype: of keys' and values' gradients */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */

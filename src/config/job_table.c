@@ -29,6 +29,7 @@ static const char *const barrier_names[] = {"auto", "events", "full", NULL};
 static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const elastic_names[] = {"stop", "continue", NULL};
 static const char *const cp_linear_names[] = {"lasp2", "lasp1", NULL};
+static const char *const cp_grad_names[] = {"compute", "float32", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -386,6 +387,9 @@ static const dh_setting settings[] = {
     ENUM("parallel.cp_linear", cp_linear, "lasp2", cp_linear_names,
          .help = "context parallelism of linear attention: lasp2, one all-gather of states in each direction; lasp1, states "
                  "handed on from rank to rank, cp - 1 times (not with model.softmax_every)"),
+    ENUM("parallel.cp_grad_dtype", cp_grad_dtype, "compute", cp_grad_names,
+         .help = "type in which gradients of keys and values travel between context-parallel ranks: compute, that of "
+                 "train.dtype; float32, rounded once"),
     INT("parallel.ep", ep, "1", 1, DEGREE_MAX, .help = "expert parallel, inside dp"),
     INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",

@@ -35,7 +35,7 @@ const char *dh_trait_doc(dh_trait trait)
      HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) | HAS(HOST_WAITS) |         \
      HAS(MASKS))
 /* Of Megatron-LM since FlashAttention and context parallelism, whoever runs its layers. */
-#define MEGATRON_LAYERS (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(HALF_KV_GRADIENTS) | HAS(MASKS))
+#define MEGATRON_LAYERS (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(MASKS))
 #define MEGATRON_CORE (MEGATRON_LAYERS | HAS(GRADIENTS_APART))
 
 static const dh_system systems[] = {
@@ -177,18 +177,13 @@ static const dh_tensor *moved_by(const dh_cost_op *op)
     return &op->graph->tensors.at[o->in[0] != DH_NONE ? o->in[0] : o->out[0]];
 }
 
-/* Of an exchange of keys and values, or of their gradients, which are those in float32. A ring's
- * backward that starts with the block that came last has them home after cp - 1 exchanges. */
+/* Of an exchange of keys and values, or of their gradients. */
 static double exchange_factor(const system_costs *c, const dh_cost_op *op)
 {
     const dh_dims *d = &op->graph->dims;
-    const double cp = (double)op->mesh->cp;
-    double factor = 1;
-    if (dh_system_has(&c->system, DH_TRAIT_REPEATED_KV))
-        factor *= (double)d->n_heads / (double)d->n_kv_heads;
-    if (dh_system_has(&c->system, DH_TRAIT_HALF_KV_GRADIENTS) && moved_by(op)->dtype == DH_F32)
-        factor *= (cp - 1) / cp / 2;
-    return factor;
+    return dh_system_has(&c->system, DH_TRAIT_REPEATED_KV)
+               ? (double)d->n_heads / (double)d->n_kv_heads
+               : 1;
 }
 
 /* Calibrated: torchtitan_llama3_h100, its three rows of 8B with context parallelism, all on one

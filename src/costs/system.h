@@ -31,8 +31,6 @@ extern "C" {
     X(REPEATED_KV, "repeated-kv",                                                                  \
       "keys and values are repeated for all query heads before context-parallel ranks exchange "   \
       "them")                                                                                      \
-    X(HALF_KV_GRADIENTS, "half-kv-gradients",                                                      \
-      "gradients of keys and values make cp - 1 exchanges in half precision, not cp in float32")   \
     X(REDUCED_LAST, "reduced-last",                                                                \
       "gradients are reduced over data-parallel ranks when a rank has nothing else to do")         \
     X(UNFUSED_OPTIMIZER, "unfused-optimizer",                                                      \

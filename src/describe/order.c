@@ -161,13 +161,13 @@ static json_t *whole(const export *e, const dh_resolved *job)
     json_t *mesh =
         json_pack("{sI sI sI sI sI}", "tp", (json_int_t)j->tp, "cp", (json_int_t)j->cp, "ep",
                   (json_int_t)j->ep, "pp", (json_int_t)j->pp, "dp", (json_int_t)j->dp);
-    return json_pack("{ss si ss ss so ss ss sf sf sf sf sf sf}", "format", "dhelix.order", "version",
-                     VERSION, "family", dh_family_names[e->model->family], "layer", layer, "mesh",
-                     mesh, "costs", e->l->costs->name, "policy", e->l->ordering.policy->name,
-                     "slot_us", e->t.period_ns / 1e3, "makespan_us", e->t.makespan_ns / 1e3,
-                     "bound_us", dh_slot_bound(e->l->slot) / 1e3, "communication_us",
-                     e->t.communication_ns / 1e3, "exposed_us", e->t.exposed_ns / 1e3,
-                     "slowdown_us", e->t.slowdown_ns / 1e3);
+    return json_pack("{ss si ss ss so ss ss sf sf sf sf sf sf}", "format", "dhelix.order",
+                     "version", VERSION, "family", dh_family_names[e->model->family], "layer",
+                     layer, "mesh", mesh, "costs", e->l->costs->name, "policy",
+                     e->l->ordering.policy->name, "slot_us", e->t.period_ns / 1e3, "makespan_us",
+                     e->t.makespan_ns / 1e3, "bound_us", dh_slot_bound(e->l->slot) / 1e3,
+                     "communication_us", e->t.communication_ns / 1e3, "exposed_us",
+                     e->t.exposed_ns / 1e3, "slowdown_us", e->t.slowdown_ns / 1e3);
 }
 
 static bool prepare(export *e)

@@ -631,6 +631,7 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
         d.feature_map = m->feature_map;
         d.linear_ring = build->linear_ring;
     }
+    d.float_kv_grads = build->float_kv_grads;
     if (build->mode != DH_MODE_DECODE) d.fp8 = build->fp8;
     if (m->window == 0) return d;
     d.window = m->window;

@@ -186,33 +186,44 @@ static uint32_t ring_exchange(tape *t, uint32_t x, const char *name, int32_t ste
     return y;
 }
 
+static uint32_t add_to_share(tape *t, uint32_t like, int32_t step, uint32_t share, uint32_t arrived)
+{
+    if (t->failed) return DH_NONE;
+    const dh_dtype type = t->graph->tensors.at[share].dtype;
+    const uint32_t sum = tape_step(t, like, "dkv.sum", step, type);
+    tape_emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(share, arrived), IDS(sum));
+    return sum;
+}
+
 /* The ring again, all of it, from the forward's last part: only that one's output has a
- * gradient. Beside keys and values the sum of their gradients travels, in float32 so that
- * it is rounded once however many ranks add to it; it is home after as many exchanges as
- * there are ranks. A rank adds its share to the sum after having computed it: the sum
- * arrives meanwhile. Own keys and values are packed again rather than kept. */
+ * gradient. In addition to keys and values the sum of their gradients travels, in the graph's type
+ * or, with dims.float_kv_grads, in float32. It begins at the first rank that the keys come to and
+ * is home after cp - 1 exchanges, where the rank's own share is added. A rank adds its share to
+ * the sum after having computed it: the sum arrives meanwhile. Own keys and values are packed
+ * again rather than kept. Source: Megatron-LM's context parallelism (Transformer Engine's ring
+ * exchange by send and receive). */
 static void grad_ring_attn(tape *t, const dh_op op)
 {
     const uint32_t qkv = op.in[0], o = op.out[0], lse = op.out[1], dout = t->grads[o];
     const int32_t last = op.step;
-    uint32_t dq = DH_NONE, sum = DH_NONE, next = DH_NONE;
+    const dh_dtype type = t->graph->dims.float_kv_grads ? DH_F32 : t->graph->dtype;
+    uint32_t dq = DH_NONE, sum = DH_NONE, next = DH_NONE, own_share = DH_NONE;
     uint32_t kv = tape_step(t, op.in[1], "kv.b", 0, t->graph->dtype);
     tape_emit(t, DH_OP_KV_PACK, DH_PHASE_B, -1, IDS(qkv), IDS(kv));
     for (int32_t s = 0; s <= last && !t->failed; s++, kv = next) {
-        uint32_t arrived = s > 0 ? ring_exchange(t, sum, "dkv.in", s) : DH_NONE;
+        uint32_t arrived = s > 1 ? ring_exchange(t, sum, "dkv.in", s) : DH_NONE;
         if (s < last) next = ring_exchange(t, kv, "kv.b", s + 1);
-        uint32_t dq_before = dq, own = tape_step(t, kv, "dkv", s, DH_F32);
+        uint32_t dq_before = dq, own = tape_step(t, kv, "dkv", s, type);
         dq = tape_step(t, o, "dq", s, DH_F32);
         tape_emit(t, DH_OP_RING_ATTN_GRAD, DH_PHASE_B, -1,
                   IDS(dout, qkv, o, lse, kv, dq_before, op.in[4]), IDS(dq, own));
         if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].step = s;
-        sum = own;
-        if (s == 0) continue;
-        sum = tape_step(t, kv, "dkv.sum", s, DH_F32);
-        tape_emit(t, DH_OP_ADD, DH_PHASE_B, -1, IDS(own, arrived), IDS(sum));
+        if (s == 0) own_share = own;
+        sum = arrived == DH_NONE ? own : add_to_share(t, kv, s, own, arrived);
     }
-    uint32_t home = ring_exchange(t, sum, "dkv.in", last + 1), dqkv = tape_like(t, qkv);
-    tape_emit(t, DH_OP_QKV_JOIN, DH_PHASE_B, -1, IDS(dq, home), IDS(dqkv));
+    const uint32_t home = ring_exchange(t, sum, "dkv.in", last + 1), dqkv = tape_like(t, qkv);
+    const uint32_t all = add_to_share(t, home, last + 1, own_share, home);
+    tape_emit(t, DH_OP_QKV_JOIN, DH_PHASE_B, -1, IDS(dq, all), IDS(dqkv));
     tape_contribute(t, qkv, dqkv);
 }
 

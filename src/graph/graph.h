@@ -238,7 +238,9 @@ typedef struct dh_dims {
     int64_t zigzag;      /* 1: or as in rings nevertheless, since other layers have softmax */
     int64_t feature_map; /* dh_feature_map */
     int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
-    dh_fp8 fp8;          /* of a layer's linears, by dh_op_fp8 */
+    /* 1: gradients of keys and values travel in float32, else in the graph's type */
+    int64_t float_kv_grads;
+    dh_fp8 fp8; /* of a layer's linears, by dh_op_fp8 */
 } dh_dims;
 
 /* Which part of every sharded parameter and activation a rank has. */
@@ -286,9 +288,9 @@ typedef struct dh_build {
     double loss_scale;
     int64_t head_chunk_bytes; /* logits are made in row chunks of at most this many bytes */
     double moe_capacity;      /* rows of an expert over its even share; 0: as many as come */
-    bool documents;   /* samples are rows of documents that do not see each other: positions begin
-                       * anew with each */
-    bool linear_ring; /* dh_dims */
+    bool documents; /* samples are rows of documents that do not see each other: positions begin
+                     * anew with each */
+    bool linear_ring, float_kv_grads; /* dh_dims */
     bool balances_routers; /* dims.router_balanced of a model whose routers have biases */
     dh_fp8 fp8;            /* dh_dims, but in decoding */
 } dh_build;

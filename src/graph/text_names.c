@@ -83,6 +83,7 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     I64(linear),
     I64(feature_map),
     I64(linear_ring),
+    I64(float_kv_grads),
     I64(zigzag),
     {"fp8", DH_FIELD_MAY_NAME, offsetof(dh_dims, fp8), &fp8_names},
     F64("aux_scale", aux_scale),

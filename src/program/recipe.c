@@ -16,6 +16,7 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
                   .moe_capacity = r->moe_mode == DH_MOE_CAPACITY ? r->moe_capacity : 0,
                   .documents = r->documents,
                   .linear_ring = r->linear_ring,
+                  .float_kv_grads = r->float_kv_grads,
                   .balances_routers = r->balances_routers,
                   .fp8 = r->fp8},
         .mesh = r->mesh,

@@ -45,10 +45,11 @@ typedef struct dh_recipe {
     int64_t n_micro;          /* micro-batches of a training step */
     int64_t global_tokens;    /* of a training step over all ranks: the loss's divisor; 0: 1 */
     double dropout;
-    bool documents;   /* sequences are rows of documents that do not see each other */
-    bool linear_ring; /* dh_dims.linear_ring */
-    dh_fp8 fp8;       /* dh_dims.fp8 */
-    bool fuse_gelu;   /* dh_graph_spec.fuse_gelu */
+    bool documents;      /* sequences are rows of documents that do not see each other */
+    bool linear_ring;    /* dh_dims.linear_ring */
+    bool float_kv_grads; /* dh_dims.float_kv_grads */
+    dh_fp8 fp8;          /* dh_dims.fp8 */
+    bool fuse_gelu;      /* dh_graph_spec.fuse_gelu */
     dh_moe_mode moe_mode;
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 

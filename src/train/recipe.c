@@ -74,6 +74,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .dropout = job->dropout,
         .documents = dh_job_has_rows(job),
         .linear_ring = job->cp_linear == DH_CP_LINEAR_LASP1,
+        .float_kv_grads = job->cp > 1 && job->cp_grad_dtype == DH_CP_GRAD_FLOAT32,
         .fp8 = job->fp8,
         .fuse_gelu = fuses_gelu(job, device),
         .moe_mode = job->moe_mode,

@@ -148,7 +148,7 @@ static const op_count gpt2_layer_cp[] = {
     {F, DH_OP_RING_ATTN, 4},     {F, DH_OP_RING_EXCHANGE, 3},  {F, DH_OP_ACT, 1},
     {F, DH_OP_RESIDUAL, 2},      {B, DH_OP_LINEAR_DGRAD, 4},   {B, DH_OP_NORM_DGRAD, 2},
     {B, DH_OP_KV_PACK, 1},       {B, DH_OP_RING_ATTN_GRAD, 4}, {B, DH_OP_ADD, 3},
-    {B, DH_OP_RING_EXCHANGE, 7}, {B, DH_OP_QKV_JOIN, 1},       {B, DH_OP_ACT_GRAD, 1},
+    {B, DH_OP_RING_EXCHANGE, 6}, {B, DH_OP_QKV_JOIN, 1},       {B, DH_OP_ACT_GRAD, 1},
     {W, DH_OP_NORM_WGRAD, 2},    {W, DH_OP_LINEAR_WGRAD, 4},   {W, DH_OP_BIAS_GRAD, 4},
 };
 static const op_count embed[] = {{F, DH_OP_EMBED, 1}, {W, DH_OP_EMBED_GRAD, 1}};

@@ -87,7 +87,6 @@ static const struct {
     {"waiting-transfers", stages, one, false},
     {"split-transfers", whole_stages, stages, true},
     {"repeated-kv", context, one, false},
-    {"half-kv-gradients", context, one, true},
     {"reduced-last", data, one, false},
     {"unfused-optimizer", one, NULL, false},
     {"host-waits", stages, one, false},

@@ -44,8 +44,8 @@ dh_status dh_cpu_run_qkv_join(dh_ctx *ctx, const dh_call *c)
     const int64_t kv = tensor_of(c->graph, c->op->in[1])->shape[1];
     const int64_t n = qkv->shape[0];
     dh_k_cast_rows(n, q, DH_F32, c->in[0], q, qkv->dtype, c->out[0], q + kv);
-    dh_k_cast_rows(n, kv, DH_F32, c->in[1], kv, qkv->dtype, out_at(c->out[0], qkv->dtype, q),
-                   q + kv);
+    dh_k_cast_rows(n, kv, tensor_of(c->graph, c->op->in[1])->dtype, c->in[1], kv, qkv->dtype,
+                   out_at(c->out[0], qkv->dtype, q), q + kv);
     return DH_OK;
 }
 
@@ -160,9 +160,10 @@ static const void *values_at(const ring *r, const void *kv)
 
 /* ---- forward -------------------------------------------------------------------------------- */
 
-static bool narrows(const dh_graph *g, const dh_op *op)
+/* Whether the output is not float32, as kernels make it. */
+static bool narrows(const dh_graph *g, const dh_op *op, int out)
 {
-    return tensor_of(g, op->out[0])->dtype != DH_F32;
+    return tensor_of(g, op->out[out])->dtype != DH_F32;
 }
 
 size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op)
@@ -170,7 +171,7 @@ size_t dh_cpu_ws_ring_attn(const dh_graph *g, const dh_op *op)
     const ring r = ring_of(g, op, NULL);
     size_t n = dh_k_attn_fwd_workspace(&r.s);
     if (op->step > 0) n += padded(r.o_floats) + 2 * padded(r.lse_floats);
-    if (narrows(g, op)) n += padded(r.o_floats);
+    if (narrows(g, op, 0)) n += padded(r.o_floats);
     return n;
 }
 
@@ -190,7 +191,7 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c)
 {
     ring r = ring_of_call(c, c->in[4]);
     r.s.o_dtype = DH_F32;
-    const bool narrow = narrows(c->graph, c->op);
+    const bool narrow = narrows(c->graph, c->op, 0);
     char *work = c->work;
     float *o = narrow ? take(&work, r.o_floats) : c->out[0], *lse = c->out[1];
     if (c->in[2]) {
@@ -206,10 +207,17 @@ dh_status dh_cpu_run_ring_attn(dh_ctx *ctx, const dh_call *c)
 
 /* ---- backward ------------------------------------------------------------------------------- */
 
+/* Of gradients of the block's keys and values. */
+static int64_t kv_floats(const dh_attn_shape *s)
+{
+    return s->B * s->dkv_batch;
+}
+
 size_t dh_cpu_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
 {
     const ring r = ring_of(g, op, NULL);
-    return padded(r.lse_floats) + dh_k_attn_bwd_workspace(&r.s);
+    const size_t n_narrow = narrows(g, op, 1) ? padded(kv_floats(&r.s)) : 0;
+    return padded(r.lse_floats) + n_narrow + dh_k_attn_bwd_workspace(&r.s);
 }
 
 /* o and lse are those of all keys. dq adds to the parts before; what the rank's queries
@@ -218,18 +226,21 @@ dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
     const ring r = ring_of_call(c, c->in[6]);
     const dh_attn_shape *s = &r.s;
-    const bool adds = c->in[5] != NULL;
+    const bool adds = c->in[5] != NULL, narrow = narrows(c->graph, c->op, 1);
     char *work = c->work;
-    float *lse = take(&work, r.lse_floats), *dq = c->out[0], *dkv = c->out[1];
+    float *lse = take(&work, r.lse_floats), *dq = c->out[0];
+    float *dkv = narrow ? take(&work, kv_floats(s)) : c->out[1];
     gather_lse(&r, c->in[3], lse);
     if (adds) {
         if (c->in[5] != dq) dh_k_copy((size_t)r.o_floats * sizeof *dq, c->in[5], dq);
-        dh_k_zero((size_t)(s->B * s->dkv_batch) * sizeof *dkv, dkv);
-        if (!meets(&r)) return DH_OK;
+        dh_k_zero((size_t)kv_floats(s) * sizeof *dkv, dkv);
     }
-    dh_k_attn_bwd(s, queries_at(&r, c->in[0], s->dtype, s->o_row),
-                  queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,
-                  queries_at(&r, c->in[1], s->dtype, s->q_row), c->in[4], values_at(&r, c->in[4]),
-                  dq + r.part.q0 * s->dq_row, dkv, dkv + s->dkv_row / 2, adds, work);
+    if (!adds || meets(&r))
+        dh_k_attn_bwd(s, queries_at(&r, c->in[0], s->dtype, s->o_row),
+                      queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,
+                      queries_at(&r, c->in[1], s->dtype, s->q_row), c->in[4],
+                      values_at(&r, c->in[4]), dq + r.part.q0 * s->dq_row, dkv,
+                      dkv + s->dkv_row / 2, adds, work);
+    if (narrow) dh_k_cast(kv_floats(s), DH_F32, dkv, c->graph->dtype, c->out[1]);
     return DH_OK;
 }
