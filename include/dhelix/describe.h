@@ -1,7 +1,7 @@
-/* What the program's commands say with --json, as text: for callers that want documents rather than
- * structs, such as bindings. The keys are those of `dhelix check --json` and so on.
+/* JSON documents of the program's commands, as text, for callers such as bindings that want documents
+ * rather than structs. The keys are those of `dhelix check --json` and so on.
  *
- * Every function appends one JSON object to *json, only on DH_OK. Beside the errors of each:
+ * Every function appends one JSON object to *json, only on DH_OK. Every function may also return
  * DH_ENOMEM. */
 #ifndef DHELIX_DESCRIBE_H
 #define DHELIX_DESCRIBE_H
@@ -17,25 +17,24 @@
 extern "C" {
 #endif
 
-/* A rank's programs, built and verified without running them, those of all ranks together: sizes,
- * memory by what it is for, and what the job left open.
- * errors    DH_EVERIFY; DH_EINVAL a rank that the job has not, and of every setting that cannot be
- *           had */
+/* A rank's programs: sizes, memory by use, and the settings that the job left open. The programs of
+ * all ranks are built and verified together, and not run.
+ * errors    DH_EVERIFY; DH_EINVAL a rank that the job has not, or a setting that cannot be used */
 DH_API dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str *json);
 
 typedef struct dh_describe_plan_options {
     const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
-    const char *policy;        /* the one in question; NULL: the job's */
+    const char *policy;        /* order policy; NULL: the job's */
     bool explain;              /* also its operators in order with their times, and where gradients
                                 * and parameters travel in a simulated step */
 } dh_describe_plan_options;
 
-/* One layer's forward beside another's backward, by every order policy. */
+/* One layer's forward paired with another's backward, by every order policy. */
 DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job,
                                   const dh_describe_plan_options *options, dh_str *json);
 
-/* The order of one policy for other programs to follow: operators by module path, call and
- * occurrence, their times, what runs beside what, and why what is exposed is (docs/plan-export.md).
+/* The order of one policy for other programs to follow (docs/plan-export.md): operators by module
+ * path, call and occurrence, their times, operators that run at once, and causes of exposed time.
  * options->explain is not read. */
 DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,
                                    const dh_describe_plan_options *options, dh_str *json);
@@ -44,27 +43,27 @@ typedef struct dh_describe_simulate_options {
     const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
     const char *strategies;    /* names with commas, or "all"; NULL: the job's */
     const char *schedules;     /* the same; with each, as many virtual stages as it fixes */
-    const char *dir;           /* gets what a run leaves, of several a folder each; NULL: none */
-    double peak_flops_per_s;   /* of a device, for utilisation; 0: the cluster's */
+    const char *dir;         /* gets the files of a run, a folder for each of several; NULL: none */
+    double peak_flops_per_s; /* of a device, for utilisation; 0: the cluster's */
 } dh_describe_simulate_options;
 
-/* One training step by each strategy with each schedule (simulate.h). Why one cannot run the job
- * stands in its place, unless it is the only one: then that is the error. */
+/* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run the
+ * job has the reason in its place. If it is the only one, the reason is the error. */
 DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                       const dh_describe_simulate_options *options, dh_str *json);
 
 typedef struct dh_describe_table_options {
     const dh_cluster *cluster;   /* NULL: this machine, by a profile of it or estimates */
-    const char *const *settings; /* what is varied: "parallel.tp=1,2,4", one or two */
+    const char *const *settings; /* one or two, with their values: "parallel.tp=1,2,4" */
     size_t n_settings;
     const char *dir;         /* gets table.json and table.csv, for reports; NULL: none */
     double peak_flops_per_s; /* of a device, for utilisation; 0: the cluster's */
 } dh_describe_table_options;
 
 /* One training step with every value of one or two settings: a job file with overrides as
- * dh_job_load takes them, then the cell's values. What a cell cannot have is its reason. errors of
- * the job without the values, of a setting that there is not; the first reason where no cell can be
- * had */
+ * dh_job_load takes them, then the cell's values. A cell that is not possible has its reason.
+ * errors    those of the job without the values; an unknown setting; the first reason where no cell
+ *           is possible */
 DH_API dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *const *overrides,
                                    size_t n_overrides, const dh_describe_table_options *options,
                                    dh_str *json);
@@ -74,19 +73,19 @@ DH_API dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_
                                   dh_str *json);
 
 typedef struct dh_describe_calibrate_options {
-    const char *like; /* cluster of the same hardware: what the measurements do not tell is its */
+    const char *like; /* cluster of the same hardware, for all that the measurements do not tell */
     const char *out;  /* gets the cluster, for dh_cluster_find; NULL: none */
     int64_t devices;  /* of a node; 0: those of `like` */
 } dh_describe_calibrate_options;
 
-/* A cluster fitted to measurements: what nccl-tests printed, a CSV of GEMMs, PyTorch profiler
- * traces. Which constants were fitted and to how many rows; how far predictions are from these, and
- * from the third of the rows that the fit did not see. errors    DH_EFORMAT with file and line;
- * DH_EMISSING no cluster `like`; DH_EINVAL; DH_EIO */
+/* A cluster fitted to measurements: output of nccl-tests, a CSV of GEMMs, PyTorch profiler traces.
+ * The document names the fitted constants and the number of their rows. It has the errors of
+ * predictions on these rows and on the third of the rows that the fit did not see.
+ * errors    DH_EFORMAT with file and line; DH_EMISSING no cluster `like`; DH_EINVAL; DH_EIO */
 DH_API dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_files,
                                        const dh_describe_calibrate_options *options, dh_str *json);
 
-/* What training came to. */
+/* Results of training. */
 DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
                                    dh_str *json);
 

@@ -59,7 +59,7 @@ typedef struct dh_generate_result {
  * again from position 0 and the text goes on (a token costs about twice as much).
  * in        trained: opened with decode, tokenizer not NULL
  * errors    DH_EINVAL no tokenizer, prompt too long or not encodable; DH_EMISSING, DH_EUNSUPPORTED
- * of the template */
+ *           those of the template */
 DH_API dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_spec *spec,
                              dh_generate_result *result);
 
