@@ -1,10 +1,9 @@
-/* Profiles: what operators took when they were measured, alone and in pairs, and the file
- * that keeps it.
+/* Profiles: measured times of operators, alone and in pairs, and their file.
  *
- * Operators are alike when nothing differs that their time depends on; such a class is
- * named by a canonical text, its key, and measured once. What holds for all of a profile
- * (machine, threads, mesh, links, versions) are its facts, a signature: a profile answers
- * only for runs that have the same. All times are in nanoseconds. */
+ * Operators form a class when everything that their time depends on is equal. A class has a
+ * canonical text, its key, and is measured once. Facts hold for a whole profile: machine, threads,
+ * mesh, links, versions. They are its signature. A profile answers only for runs with the same
+ * facts. All times are in nanoseconds. */
 #ifndef DH_COSTS_PROFILE_H
 #define DH_COSTS_PROFILE_H
 
@@ -19,19 +18,21 @@ extern "C" {
 #define DH_OP_KEY_BYTES 768
 #define DH_OP_LABEL_BYTES 64
 
-/* "linear x=bf16[512,256] w=bf16[768,256] y=bf16[512,768]; B=4 T=128 H=4 K=4 D=64 ..." or
- * "all_gather x=bf16[256,256] y=bf16[512,256]; tp of 2, local". Both ends of a transfer
- * between stages are one class, as they take their time together. Left out are optional
- * parameters: a bias adds little, and position embeddings are there on the first rank of a
- * tensor-parallel group alone, while all ranks of a group must come to the same classes.
+/* The key of an operator's class:
+ *   "linear x=bf16[512,256] w=bf16[768,256] y=bf16[512,768]; B=4 T=128 H=4 K=4 D=64 ..."
+ *   "all_gather x=bf16[256,256] y=bf16[512,256]; tp of 2, local"
+ * Both ends of a transfer between stages are one class, since they take their time together.
+ * Optional parameters are left out. A bias adds little. Position embeddings are only on the first
+ * rank of a tensor-parallel group, and all ranks of a group must have the same classes.
  * in        op: with the shapes of the first tensor-parallel rank, where they differ
  * returns   key */
 const char *dh_op_class_key(const dh_cost_op *op, char key[DH_OP_KEY_BYTES]);
-/* "linear qkv": operator and what it makes, for people. returns label */
+/* "linear qkv": operator and its result, for people.
+ * returns   label */
 const char *dh_op_label(const dh_graph *graph, const dh_op *op, char label[DH_OP_LABEL_BYTES]);
 
-/* What the published H100 matrix calls an operator on this engine: "gemm_mlp_c",
- * "attn_l_d", "intra_rs"; NULL where it has no such. */
+/* Name of an operator on this engine in the published H100 matrix: "gemm_mlp_c", "attn_l_d",
+ * "intra_rs"; NULL where it has none. */
 const char *dh_op_oef_name(const dh_graph *graph, const dh_op *op, dh_engine engine);
 
 /* ---- profiles ---------------------------------------------------------------------------- */
@@ -76,8 +77,8 @@ typedef struct dh_profile {
 dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile);
 void dh_profile_destroy(dh_profile *profile);
 
-/* Texts are copied. An operator of a known key, or a pair of the same operators, takes the
- * place of what was there. id may be NULL.
+/* Texts are copied. An operator of a known key, or a pair of the same operators, replaces the
+ * present one. id may be NULL.
  * errors    DH_EINVAL: a fact twice, times or indices out of range; DH_ENOMEM */
 dh_status dh_profile_add_fact(dh_ctx *ctx, dh_profile *profile, const char *name,
                               const char *value);
@@ -90,19 +91,18 @@ uint32_t dh_profile_find_op(const dh_profile *profile, const char *key);
 /* Of the ordered pair. */
 uint32_t dh_profile_find_pair(const dh_profile *profile, uint32_t a, uint32_t b);
 
-/* Whether a profile is one of these facts; the message names the first that differs, with
- * both values.
+/* Whether a profile has these facts. The message names the first that differs, with both values.
  * errors    DH_EINVAL */
 dh_status dh_profile_check(dh_ctx *ctx, const dh_profile *profile, const dh_profile_fact *facts,
                            size_t n);
 /* A copy for reading, all of it in the arena; NULL: out of memory. Not to be destroyed. */
 const dh_profile *dh_profile_copy(dh_arena *arena, const dh_profile *profile);
-/* 64 bits of all that costs depend on. */
+/* Hash of everything that costs depend on. */
 uint64_t dh_profile_hash(const dh_profile *profile);
-/* 64 bits of the facts, for names of files. */
+/* Hash of the facts, for names of files. */
 uint64_t dh_profile_facts_hash(const dh_profile_fact *facts, size_t n);
 
-/* What `from` knows goes into `into`, and counts where both know something.
+/* Adds the content of `from` to `into`. Where both know something, `from` counts.
  * errors    DH_EINVAL other facts; DH_ENOMEM (into may then have part of it) */
 dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
 
@@ -127,12 +127,13 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 
 /* ---- costs ------------------------------------------------------------------------------- */
 
-/* Costs by a profile where it knows the operators; elsewhere those of fallback, scaled by
- * what the nearest operator on the same engine took over what it was estimated at (of the
- * same type, if there is one, then of the nearest estimate), and for pairs the median rates of
- * pairs on the same two engines. Such answers are `modelled`. in        profile: copied; fallback:
- * borrowed out       in the arena, valid as long as that and fallback are; any thread errors
- * DH_ENOMEM */
+/* Costs by a profile. Where it does not know an operator, the answer is `modelled`:
+ *   solo time   that of fallback, scaled by measured over estimated time of the nearest operator
+ *               on the same engine (of the same type if there is one, then by nearest estimate)
+ *   pair        the median rates of pairs on the same two engines
+ * in        profile: copied; fallback: borrowed
+ * out       in the arena, valid as long as the arena and fallback; any thread
+ * errors    DH_ENOMEM */
 dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profile,
                            const dh_costs *fallback, const dh_costs **costs);
 
