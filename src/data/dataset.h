@@ -82,8 +82,9 @@ dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash);
 /* What checkpoints of old have of more than 2^24 tokens: a hash of that many, in 1,024 stretches
  * from the first to the last; 0: of fewer tokens they have the hash of all. */
 uint64_t dh_dataset_sample_hash(const dh_dataset *ds);
-/* Whether another program has written to a token file since it was opened; one that was put in its
- * place does not count: what is read is the old one. errors    DH_EIO: which, and how */
+/* Whether another program has written to a token file since it was opened. A file put in its place
+ * does not count, since the old one is still read.
+ * errors    DH_EIO: which file, and how */
 dh_status dh_dataset_check_same(dh_ctx *ctx, const dh_dataset *ds);
 /* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T; with
  * shares, those of the entries together. */

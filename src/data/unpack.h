@@ -29,8 +29,8 @@ size_t dh_unpacked_name(const char *path);
  * keep_dir: a folder, created where it is missing, that keeps the text, so that the next time it is
  * only mapped. The kept file names the length and the hash of all of the compressed file that it
  * was made from and its own hash; both are compared each time. NULL or "": nothing is kept.
- * errors    DH_EFORMAT damaged or cut short, with the place, beyond a limit; DH_EIO no room,
- * written to meanwhile; DH_ENOMEM; those of dh_map_open */
+ * errors    DH_EFORMAT damaged or cut short, with the place, or beyond a limit; DH_EIO no room, or
+ *           written to meanwhile; DH_ENOMEM; those of dh_map_open */
 dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, dh_text_file *f);
 /* errors    DH_EIO: another program has written to it since it was opened */
 dh_status dh_text_file_check(dh_ctx *ctx, const char *path, const dh_text_file *f);
