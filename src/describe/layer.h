@@ -1,4 +1,4 @@
-/* Forward of one layer beside the backward of another, on rank 0: what every policy makes of it. */
+/* Forward of one layer paired with the backward of another, on rank 0, by every policy. */
 #ifndef DH_DESCRIBE_LAYER_H
 #define DH_DESCRIBE_LAYER_H
 
@@ -11,7 +11,7 @@ typedef struct dh_layer_plan {
     dh_arena *arena;
     dh_program *program;
     dh_graph
-        *graphs[2]; /* of the forward's layer, of the backward's; the same where they are alike */
+        *graphs[2]; /* of the forward's layer, of the backward's; one graph where they are alike */
     int64_t layer[2];
     const dh_model *model; /* the job's */
     dh_ordering ordering;
@@ -22,16 +22,17 @@ typedef struct dh_layer_plan {
 } dh_layer_plan;
 
 /* in        policy: instead of the job's; NULL: the job's
- *           layers: numbers of the layers whose forward and backward share the slot; NULL: the
- * first of the kind that most are of, for both out       borrows the job; caller closes it, also
- * after a failure errors    DH_EINVAL no such layer */
+ *           layers: numbers of the layers whose forward and backward share the slot; NULL: for both
+ *           the first layer of the most frequent kind
+ * out       borrows the job; caller closes it, also after a failure
+ * errors    DH_EINVAL no such layer */
 dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *policy,
                              const int64_t *layers, dh_layer_plan *l);
 void dh_layer_plan_close(dh_layer_plan *l);
 /* A row for each policy, appended: name, a slot's time, exposed and hidden communication. */
 dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows);
-/* The document; with a simulated step (else NULL) also the operators in the policy's order, and in
- * which slots gradients and parameters travel.
+/* The document. With a simulated step (sim, may be NULL) also the operators in the policy's order,
+ * and the slots in which gradients and parameters travel.
  * out       *made: caller releases; set only on DH_OK */
 dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
                              dh_layer_plan *l, json_t **made);
