@@ -4,10 +4,10 @@
  * slot holds one action (forward, backward, or one half of a split backward) or
  * a co-executed pair: mostly a forward and the backward of another micro-batch. An
  * action names a virtual stage (its position along the model's depth, 0 first)
- * and a micro-batch (0 first). Idle time is not data: it follows from the
- * dependencies and shows in drawings and CSV files only.
+ * and a micro-batch (0 first). Idle time is not stored. It follows from the
+ * dependencies and appears only in drawings and CSV files.
  *
- * Execution rule, which validation, timing and programs share: a rank runs its
+ * Validation, timing and programs share one rule of execution. A rank runs its
  * slots strictly in order and blocks until the inputs of all actions of a slot
  * have arrived.
  *   F(v, j) needs F(v-1, j)
@@ -15,7 +15,7 @@
  *   W(v, j) needs I(v, j)
  *
  * A model copy is one full set of virtual stages; micro-batch j runs through
- * copy_of[j] only. All schedules but the bidirectional and tick-tock ones have one. */
+ * copy_of[j] only. Only the bidirectional and tick-tock schedules have more than one. */
 #ifndef DH_PLAN_SCHEDULE_H
 #define DH_PLAN_SCHEDULE_H
 
@@ -76,7 +76,7 @@ typedef struct dh_schedule {
     int32_t *copy_of;       /* [n_micro]: model copy a micro-batch runs through */
     int32_t *first_slot;    /* [n_ranks + 1]: rank g owns slots [first_slot[g], first_slot[g+1]) */
     dh_pipe_slot *slots;    /* of all ranks, rank by rank */
-    dh_stage_cost *planned; /* [n_stages]: by which it was placed; NULL: by construction */
+    dh_stage_cost *planned; /* [n_stages]: times that placed it; NULL: placed by construction */
 } dh_schedule;
 
 void dh_schedule_destroy(dh_schedule *schedule);
@@ -85,7 +85,7 @@ void dh_schedule_destroy(dh_schedule *schedule);
 typedef enum dh_schedule_copies {
     DH_COPIES_ONE,
     DH_COPIES_TOGETHER, /* two: every rank has the same stages of both */
-    DH_COPIES_MIRRORED, /* two: rank g has of one what rank p-1-g has of the other */
+    DH_COPIES_MIRRORED, /* two: rank g has the stages of one that rank p-1-g has of the other */
     DH_COPIES_OTHER
 } dh_schedule_copies;
 dh_schedule_copies dh_schedule_copies_of(const dh_schedule *schedule);
@@ -126,8 +126,8 @@ typedef struct dh_schedule_timing {
 dh_status dh_schedule_time(dh_ctx *ctx, const dh_schedule *schedule, const dh_schedule_costs *costs,
                            dh_schedule_timing *timing);
 void dh_schedule_timing_fini(dh_schedule_timing *timing);
-/* By the times that the schedule was placed by; else a unit each for F, I and W. All ranks put
- * slots and transfers in one order by this. As dh_schedule_time. */
+/* As dh_schedule_time, with the times that placed the schedule, else a unit each for F, I and W. All
+ * ranks put slots and transfers in one order by this. */
 dh_status dh_schedule_time_order(dh_ctx *ctx, const dh_schedule *schedule,
                                  dh_schedule_timing *timing);
 
@@ -137,15 +137,17 @@ dh_status dh_schedule_time_order(dh_ctx *ctx, const dh_schedule *schedule,
  * activation lives from the start of its F to the end of its B, or of its W when the
  * backward is split. */
 typedef struct dh_schedule_use {
-    int32_t peak;         /* a pair's new activation counted while the old one is still there */
+    int32_t peak;         /* during slots: a pair's new activation counts with the old one */
     int32_t peak_settled; /* between slots */
-    int32_t peak_wgrad;   /* of those: past their I, waiting for their W; between slots */
+    int32_t peak_wgrad;   /* between slots: activations past their I that wait for their W */
 } dh_schedule_use;
 
 /* Check that the schedule can be executed and computes every gradient once:
- * sizes and slots well formed; every action on the rank that holds its stage; F of
- * every (stage, micro-batch) once, and either B once or I and W once; no deadlock.
- * The message names rank, slot index, action and cause; a deadlock is shown as the
+ *   - sizes and slots are well formed;
+ *   - every action is on the rank that holds its stage;
+ *   - F of every (stage, micro-batch) comes once, and either B once or I and W once;
+ *   - there is no deadlock.
+ * The message names rank, slot index, action and cause. A deadlock is shown as the
  * cycle of ranks that wait for each other.
  * out       use [n_ranks], may be NULL; written only on DH_OK
  * errors    DH_EINVAL; DH_ENOMEM
@@ -176,8 +178,8 @@ const char *dh_placement_doc(dh_placement placement);
 typedef struct dh_schedule_spec {
     int32_t n_ranks;  /* p */
     int32_t n_micro;  /* m */
-    int32_t n_chunks; /* virtual stages of a rank and copy; 0: the row's own; 1 also stands
-                       * for "not given" where the row fixes the number */
+    int32_t n_chunks; /* virtual stages of a rank and copy; 0: the row's own; 1 also means
+                       * "not given" where the row fixes the number */
     /* For rows that plan with durations (zb-auto); others ignore them. */
     const dh_schedule_costs *costs; /* NULL: F = I = W, transfers take no time */
     int32_t max_activations;        /* of a rank at any time; 0: p, as 1F1B needs */
@@ -193,12 +195,13 @@ typedef struct dh_schedule_row {
     int32_t n_chunks;    /* fixed number of chunks; 0: as many as the spec says, 2 by default */
     bool pairs;          /* has co-executed slots: of use only with a pairing planner */
     bool split_backward; /* has I and W */
-    bool breadth_first;  /* all micro-batches go through a virtual stage before the next one, on one
-                          * rank too */
+    bool breadth_first;  /* all micro-batches run through a virtual stage before the next one, also
+                          * on one rank */
     bool planned;        /* placed by the spec's costs and limits */
-    int32_t settles;     /* times p: micro-batches from which on each adds the same; 0: 2 */
-    /* DH_EUNSUPPORTED with the reason and what would be right; n_chunks is resolved
-     * and sizes are in range when called. NULL: every p and m. */
+    int32_t
+        settles; /* times p: number of micro-batches after which each adds the same time; 0: 2 */
+    /* DH_EUNSUPPORTED with the reason and values that would be right. n_chunks is resolved
+     * and sizes are in range when called. NULL: every p and m is accepted. */
     dh_status (*applicable)(dh_ctx *ctx, const dh_schedule_spec *spec);
     dh_status (*generate)(dh_ctx *ctx, const struct dh_schedule_row *row,
                           const dh_schedule_spec *spec, dh_schedule **schedule);
@@ -224,26 +227,29 @@ dh_status dh_schedule_generate(dh_ctx *ctx, const dh_schedule_row *row,
 
 /* ---- files and drawings ----------------------------------------------------------------- */
 
-/* PyTorch's pipeline-schedule CSV (torch.distributed.pipelining): a line per rank,
- * a cell per step: 0F3, 7B3, 7I0, 7W0, (0F7;7B3)OVERLAP_F_B, or empty. Numbers are
- * virtual stage and micro-batch. Pairs that PyTorch has not are written like those it has.
- * Communication and sharding cells (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD)
- * are skipped: transfers follow from the placement. Lines that begin with # are skipped. The
- * placement is read off who executes what; micro-batches with different routes are different model
- * copies. The schedule is validated. in        text: n_bytes, need not be terminated; source: for
- * messages and as name out       set only on DH_OK; caller frees with dh_schedule_destroy errors
- * DH_EFORMAT with row and column (both from 1); DH_EINVAL what dh_schedule_validate refuses;
- * DH_EIO; DH_ENOMEM */
+/* PyTorch's pipeline-schedule CSV (torch.distributed.pipelining): a line per rank, a cell per step.
+ *   cell       0F3, 7B3, 7I0, 7W0, (0F7;7B3)OVERLAP_F_B, or empty; numbers are virtual stage and
+ *              micro-batch; pairs unknown to PyTorch are written like the others
+ *   skipped    cells of communication and sharding (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD,
+ *              RESHARD, REDUCE_GRAD), since transfers follow from the placement; lines with #
+ *   placement  follows from the rank of each action; micro-batches with different routes are
+ *              different model copies
+ * The schedule is validated.
+ * in        text: n_bytes, need not be terminated; source: for messages and as name
+ * out       set only on DH_OK; caller frees with dh_schedule_destroy
+ * errors    DH_EFORMAT with row and column (both from 1); DH_EINVAL dh_schedule_validate refuses
+ *           it; DH_EIO; DH_ENOMEM */
 dh_status dh_schedule_parse_csv(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                                 dh_schedule **schedule);
 dh_status dh_schedule_read_csv(dh_ctx *ctx, const char *path, dh_schedule **schedule);
-/* The same notation, appended to out; every slot stands in the column of its earliest
- * step if all slots took one step. errors: DH_EINVAL deadlock; DH_ENOMEM */
+/* Appends the same notation to out. Every slot stands in the column of its earliest step, if all
+ * slots took one step.
+ * errors    DH_EINVAL deadlock; DH_ENOMEM */
 dh_status dh_schedule_print_csv(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out);
 
-/* Text drawing for people, appended to out: a line per rank, columns as in the CSV
- * form, cells F3, B1, F5|B1; where a rank holds several virtual stages of a copy,
- * .k is the k-th of them along the depth: F3.0, F5.0|B1.1.
+/* Appends a text drawing for people to out: a line per rank, columns as in the CSV form, cells F3,
+ * B1, F5|B1. Where a rank holds several virtual stages of a copy, .k is the k-th of them along the
+ * depth: F3.0, F5.0|B1.1.
  * errors    as dh_schedule_print_csv */
 dh_status dh_schedule_draw(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out);
 
@@ -254,7 +260,7 @@ dh_status dh_schedule_draw(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out
  *           than an even share; "*" once: all stages not listed, even shares. "" is
  *           "*". Examples: "3,4,4,3"; "-1,*,-1" (first and last stage also hold
  *           embedding and head); "2,*".
- *           What does not divide goes to the middle stages, the two ends last, and so
+ *           A remainder goes to the middle stages first and to the two ends last, so
  *           that folded placements stay balanced. With the folded placement, an even
  *           split over 2p stages gives rank g layers [g*L/2p, (g+1)*L/2p) and their
  *           mirror image.
