@@ -1,21 +1,20 @@
-/* Parameters on their way from one layout to another, over the same ranks.
+/* Moving parameters from one layout to another, over the same ranks.
  *
- * A layout is what a recipe makes of a model: mesh, ZeRO degree, pipeline split, and the slices of
- * tensor and expert parallelism, as the persistent buffers of every rank's program have them. What
- * both layouts have in common are the tensors of a checkpoint: every rank holds boxes of them, rows
- * by columns. A box that a rank of the second layout lacks is a slice, and comes from one of the
- * ranks of the first that hold it; which one, a rule decides:
+ * A layout follows from a recipe: mesh, ZeRO degree, pipeline split, and the slices of tensor and
+ * expert parallelism. The persistent buffers of every rank's program show it. Both layouts are
+ * described by the tensors of a checkpoint. Every rank holds boxes of them, rows by columns. A box
+ * that a rank of the second layout lacks is a slice. It comes from one of the ranks of the first
+ * layout that hold it. A rule chooses the owner:
  *
  *   least   HotSPa's algorithm 1 (SOSP 2024): an owner on the same node first, the one that has
  *           sent least inside its node; else the owner that has sent least to other nodes
  *   first   the lowest rank that has it, as a plan without a planner would do
- *   exact   of all choices one whose busiest wire is done soonest, by branch and bound: for few
- *           slices
+ *   exact   a choice whose busiest wire finishes first, by branch and bound: for few slices
  *
- * Slices from one rank to another travel as one message of one operator (`messages`), all of a
- * rank's at once; around it they are taken from where they lie and put where they belong. The
- * result is an ordinary program for every rank, which is planned, verified, simulated and run like
- * any other. */
+ * Slices from one rank to another travel as one message. One operator (`messages`) sends all of a
+ * rank's messages. Operators around it copy slices out of their buffers and into their new places.
+ * The result is an ordinary program for every rank. It is planned, verified, simulated and run
+ * like any other. */
 #ifndef DH_PROGRAM_RESHARD_H
 #define DH_PROGRAM_RESHARD_H
 
@@ -26,15 +25,15 @@
 extern "C" {
 #endif
 
-/* What moves; a mask. */
+/* Kinds of tensors to move; a mask. */
 enum {
     DH_RESHARD_PARAMS =
-        1, /* what forward and backward read: matrices in compute precision, vectors */
-    DH_RESHARD_GRADS = 2, /* summed: of a sharded gradient each rank's shard */
+        1, /* parameters of forward and backward: matrices in compute precision, vectors */
+    DH_RESHARD_GRADS = 2, /* summed gradients; of a sharded one each rank's shard */
     DH_RESHARD_STATES = 4 /* masters, copies in compute precision, moments */
 };
 
-/* ---- what ranks hold ------------------------------------------------------------------------ */
+/* ---- boxes of ranks ------------------------------------------------------------------------- */
 
 typedef struct dh_box {
     int64_t row, n_rows, col, n_cols;
@@ -43,18 +42,18 @@ static inline int64_t dh_box_elements(const dh_box *b)
 {
     return b->n_rows * b->n_cols;
 }
-/* What two boxes have in common; false: nothing. */
+/* The intersection of two boxes; false: it is empty. */
 bool dh_box_meet(const dh_box *a, const dh_box *b, dh_box *both);
 
-/* A tensor of a checkpoint, and which of its kinds. */
+/* A tensor of a checkpoint, and its kind of buffer. */
 typedef struct dh_moved {
     char name[80];
     dh_buffer_kind kind;
     dh_dtype dtype;
 } dh_moved;
 
-/* A box of a tensor in a rank's memory. One of several rows has whole stored rows, stride elements
- * each. */
+/* A box of a tensor in a rank's memory. A box of several rows has whole stored rows of `stride`
+ * elements each. */
 typedef struct dh_held {
     uint32_t tensor; /* into dh_reshard.tensors */
     dh_box box;
@@ -66,24 +65,24 @@ typedef struct dh_held {
 typedef struct dh_holding {
     DH_VEC(dh_held) held; /* by tensor */
     DH_VEC(dh_buffer) buffers;
-    uint64_t end; /* of the slab: behind all that the layout keeps there */
+    uint64_t end; /* first byte of the slab after the layout's buffers */
 } dh_holding;
 
-/* ---- what travels --------------------------------------------------------------------------- */
+/* ---- slices to move -------------------------------------------------------------------------- */
 
 typedef struct dh_owner {
     uint32_t rank, held; /* of the first layout */
 } dh_owner;
 
-/* A box that a rank is to have: the whole of it lies in every owner's. */
+/* A box that a rank shall have. It lies wholly in one box of every owner. */
 typedef struct dh_slice {
     uint32_t tensor;
     dh_box box;
-    uint32_t to, held; /* rank of the second layout, and where there */
+    uint32_t to, held; /* rank of the second layout, and its box there */
     uint32_t owner0,
-        n_owners;   /* into dh_reshard.owners; the rank itself alone where it has the box */
-    uint32_t from;  /* the chosen one, into dh_reshard.owners */
-    uint32_t chunk; /* travels with all of its chunk; 0: what stays on the rank */
+        n_owners;   /* into dh_reshard.owners; only the rank itself where it has the box */
+    uint32_t from;  /* the chosen owner, into dh_reshard.owners */
+    uint32_t chunk; /* slices of a chunk travel together; 0: the slice stays on its rank */
 } dh_slice;
 
 typedef enum dh_reshard_rule {
@@ -99,24 +98,24 @@ typedef struct dh_reshard {
     DH_VEC(dh_moved) tensors;
     dh_index index;          /* of tensors by name and kind */
     dh_holding *holdings[2]; /* by layout, then rank */
-    DH_VEC(dh_slice) slices; /* by tensor, then rank, as they lie there */
+    DH_VEC(dh_slice) slices; /* by tensor, then rank, in order of memory there */
     DH_VEC(dh_owner) owners;
     uint32_t n_chunks;
-    bool adds;   /* what arrives is added to what is there */
-    bool beside; /* its programs run beside others of their ranks (dh_program.beside) */
+    bool adds;   /* arriving values are added to the present ones */
+    bool beside; /* its programs run during others of their ranks (dh_program.beside) */
 } dh_reshard;
 
 /* One side of a reshard. */
 typedef struct dh_layout {
     const dh_recipe *recipe;
-    uint64_t base;     /* where in the slab its persistent buffers begin */
-    uint64_t gap;      /* of one that lies behind the other: so many bytes behind it */
-    dh_step_part part; /* of the programs that use it, and whether they are lean (program_spec.h) */
-    bool lean;
+    uint64_t base;     /* first byte of its persistent buffers in the slab */
+    uint64_t gap;      /* DH_LAYOUT_BEHIND: bytes between the other layout and this one */
+    dh_step_part part; /* of the programs that use it */
+    bool lean;         /* those programs are lean (program_spec.h) */
 } dh_layout;
-#define DH_LAYOUT_BEHIND UINT64_MAX /* of one of two layouts: right behind the other */
+#define DH_LAYOUT_BEHIND UINT64_MAX /* base of one of two layouts: right after the other */
 
-/* What every rank holds in either layout, and what it lacks; no owner is chosen yet.
+/* Boxes that every rank holds in each layout, and slices that it lacks. No owner is chosen yet.
  * in        from, to: of one model, dtype and number of ranks, on the same nodes
  * out       caller frees with dh_reshard_fini, also on failure
  * errors    DH_EINVAL not of one model or one set of ranks; those of dh_program_build
@@ -125,42 +124,45 @@ dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *t
                           dh_reshard *reshard);
 void dh_reshard_fini(dh_reshard *reshard);
 
-/* Boxes of one rank's program (rows of `what`), tensors added to the table where they are new. */
+/* Boxes of one rank's program (kinds of `what`). New tensors are added to the table. */
 dh_status dh_reshard_hold(dh_ctx *ctx, dh_reshard *reshard, const dh_program *program,
                           unsigned what, uint64_t base, dh_holding *holding);
 
-/* ---- who sends ------------------------------------------------------------------------------ */
+/* ---- senders -------------------------------------------------------------------------------- */
 
-/* What a byte takes on the wires of a rank: between ranks of a node, between nodes. */
+/* Time of a byte on the wires of a rank: between ranks of a node, between nodes. */
 typedef struct dh_reshard_wires {
     double local_ns, cross_ns;
 } dh_reshard_wires;
 #define DH_RESHARD_EVEN_WIRES ((dh_reshard_wires){1, 1})
 
-/* Chooses an owner for each slice. chunk_bytes: most that a rank sends or takes at once; 0: all.
- * out       *proved: of exact, whether the search came to an end; may be NULL
+/* Chooses an owner for each slice.
+ * in        chunk_bytes: most bytes that a rank sends or receives at once; 0: no limit
+ * out       *proved: rule exact: the search came to an end; may be NULL
  * errors    DH_ENOMEM */
 dh_status dh_reshard_plan(dh_ctx *ctx, dh_reshard *reshard, dh_reshard_rule rule,
                           dh_reshard_wires wires, int64_t chunk_bytes, bool *proved);
 
-/* What a plan comes to. */
+/* Totals of a plan. */
 typedef struct dh_reshard_sum {
-    int64_t kept_bytes;               /* that ranks have already */
-    int64_t local_bytes, cross_bytes; /* sent inside nodes, between them */
-    int64_t n_messages;               /* of a rank to another */
-    int64_t most_out, most_in;        /* bytes of the rank that sends most, takes most */
-    double busiest_ns;                /* until the busiest wire is done, by dh_reshard_wires */
-    double bound_ns;                  /* no plan is done sooner */
+    int64_t kept_bytes;               /* bytes that ranks have already */
+    int64_t local_bytes, cross_bytes; /* sent inside nodes, between nodes */
+    int64_t n_messages;               /* messages from one rank to another */
+    int64_t most_out, most_in;        /* bytes of the rank that sends most, receives most */
+    double busiest_ns;                /* time of the busiest wire, by dh_reshard_wires */
+    double bound_ns;                  /* no plan takes less */
 } dh_reshard_sum;
 dh_status dh_reshard_sum_up(dh_ctx *ctx, const dh_reshard *reshard, dh_reshard_wires wires,
                             dh_reshard_sum *sum);
 
 /* ---- programs ------------------------------------------------------------------------------- */
 
-/* The program of one rank, placed in memory behind both layouts (and behind keep_bytes of the
- * slab), not yet verified. It stands on a mesh of its own: tensor parallelism for the ranks of a
- * node, data parallelism for nodes. backend may be NULL. out       caller frees with
- * dh_program_destroy errors    DH_ENOMEM */
+/* The program of one rank, not yet verified. Its buffers lie after both layouts, and after the
+ * first keep_bytes of the slab. Its mesh is its own: tensor parallelism for the ranks of a node,
+ * data parallelism for nodes.
+ * in        backend: may be NULL
+ * out       caller frees with dh_program_destroy
+ * errors    DH_ENOMEM */
 dh_status dh_reshard_program(dh_ctx *ctx, const dh_reshard *reshard, int64_t rank,
                              uint64_t keep_bytes, const dh_backend_info *backend,
                              dh_program **program);
