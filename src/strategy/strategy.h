@@ -1,10 +1,10 @@
-/* Strategies: what is run beside what. One row each; `dhelix list strategies`.
+/* Strategies: which operators run at once. One row each; `dhelix list strategies`.
  *
  * Passes rewrite the graphs of blocks (pass.h). A pipeline schedule says which forward and which
- * backward share a slot. An order policy says in what order the operators of such a slot are
- * issued; what then overlaps follows from the streams: while the communication of one strand is
- * under way, the other strand computes. No order changes a bit of the results. A strategy is a list
- * of passes, a schedule and a policy; nothing else in the program knows its name. */
+ * backward share a slot. An order policy says in which order the operators of the slot are issued.
+ * Overlap then follows from the streams: while the communication of one strand is under way, the
+ * other strand computes. No order changes a bit of the results. A strategy is a list of passes, a
+ * schedule and a policy; nothing else in the program knows its name. */
 #ifndef DH_STRATEGY_STRATEGY_H
 #define DH_STRATEGY_STRATEGY_H
 
@@ -23,21 +23,21 @@ typedef struct dh_slot_op {
     dh_stream stream;
     uint32_t block;        /* place of its block in the strand */
     bool wgrad;            /* weight gradient: only reductions wait for it */
-    bool reduces;          /* gradients, behind the block's backward: in no pair of a plan */
+    bool reduces;          /* reduces gradients after the block's backward; in no pair of a plan */
     const uint32_t *preds; /* [n_preds] operators of the strand that it follows */
-    /* [n_preds] the part of each one's output that it wants, DH_NONE: all of it; NULL: all of all
-     */
+    /* [n_preds] the part of each predecessor's output that it reads, DH_NONE: all parts; NULL: all
+     * parts of every predecessor */
     const uint32_t *pred_parts;
     uint32_t n_preds;
     const uint32_t *uses; /* [n_uses] tensors of the strand that it reads or writes, each once */
     uint32_t n_uses;
-    uint64_t work_bytes; /* that it takes besides while it runs */
-    uint32_t after_f;    /* of the backward strand: the first after_f operators of the forward one
+    uint64_t work_bytes; /* further memory while it runs */
+    uint32_t after_f;    /* backward strand only: the first after_f operators of the forward strand
                           * come before it, since they add to the same gradient */
 } dh_slot_op;
 
-/* An activation or gradient of one: takes memory from the first operator that uses it, or from
- * before the slot, to the last one, or beyond the slot. */
+/* An activation, or the gradient of one. It takes memory from its first user (or from before the
+ * slot) to its last user (or beyond the slot). */
 typedef struct dh_slot_tensor {
     uint64_t n_bytes;
     bool before, beyond;
@@ -50,13 +50,13 @@ typedef struct dh_slot_strand {
     uint32_t n_tensors;
 } dh_slot_strand;
 
-/* What a step does behind a slot with reductions. Where another rank waits for what its strands
- * make, they are urgent, and reductions have until the end of the step. */
+/* The rest of a step after a slot with reductions. Where another rank waits for the results of the
+ * slot's strands, the strands are urgent. Reductions have until the end of the step. */
 typedef struct dh_slot_rest {
     double room;      /* time to that end, in times of the slot; 0: no other rank waits */
-    uint32_t n_later; /* slots of the rank to come with as many reductions, on the same streams */
+    uint32_t n_later; /* later slots of the rank with as many reductions, on the same streams */
     bool by_rule;     /* ranks of the stage may judge differently: where there is room, all
-                       * reductions are put behind the slot */
+                       * reductions are put after the slot */
 } dh_slot_rest;
 
 /* Operators of a slot: strand 0 the forward of one micro-batch, strand 1 the backward of
@@ -66,12 +66,11 @@ typedef struct dh_slot {
     dh_slot_strand strand[2];
     const dh_costs *costs;
     dh_slot_rest rest;
-    struct slot_rates *rates; /* NULL, or what costs have said so far (again.c) */
+    struct slot_rates *rates; /* NULL, or rates that costs have given so far (again.c) */
 } dh_slot;
 
-/* Next operator to issue. With barrier it starts after all issued before it have ended. A
- * reduction behind the slot starts after all of both strands have ended, and is issued after
- * them. */
+/* The next operator to issue. With `barrier` it starts when all earlier ones have ended. With
+ * `behind`, a reduction starts when both strands have ended, and is issued after them. */
 typedef struct dh_slot_pick {
     uint32_t op;
     uint8_t strand;
@@ -81,8 +80,8 @@ typedef struct dh_slot_pick {
 /* When each pick of an order would run. */
 typedef struct dh_slot_timing {
     double makespan_ns;
-    double period_ns; /* what one more slot of the same kind behind it adds; with reductions: when
-                       * its strands have ended, and what reductions delay the step beyond that */
+    double period_ns; /* time that one more slot of the same kind adds; with reductions: the end of
+                       * the strands, and the delay of the step by reductions beyond that */
     double busy_ns[DH_N_STREAM];
     double communication_ns;   /* own times of communications */
     double exposed_ns;         /* by which the slot is longer than its computation alone */
@@ -98,35 +97,36 @@ dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *ord
                        dh_slot_timing *timing);
 /* The makespan alone, in a third of the time. errors: as dh_slot_time */
 dh_status dh_slot_makespan(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order, double *ns);
-/* Communication that had no computation beside it for some time, and the computation after it. */
+/* Exposed time of a communication, and the next computation. */
 typedef struct dh_slot_exposure {
     double ns;
     uint32_t next; /* pick; DH_NONE: no computation is left in the slot */
-    bool needed;   /* by next; else next waits for other data */
+    bool needed;   /* `next` waits for this communication; else it waits for other data */
 } dh_slot_exposure;
 /* Whether a pick of an order communicates and is exposed.
  * in        timing: of that order, with start_ns and end_ns */
 bool dh_slot_exposed(const dh_slot *slot, const dh_slot_pick *order, const dh_slot_timing *timing,
                      uint32_t pick, dh_slot_exposure *exposure);
-/* Most bytes of the strands' tensors alive at once in an order, and in the backward followed by
- * the forward: what one strand alone takes. */
+/* Most bytes of the strands' tensors alive at once in an order; and with the backward followed by
+ * the forward, which is the memory of one strand alone. */
 uint64_t dh_slot_peak(const dh_slot *slot, const dh_slot_pick *order);
 uint64_t dh_slot_one_strand_peak(const dh_slot *slot);
-/* Text for people, appended to out: totals, streams as bars over time, every operator, and what
- * stays exposed and why. errors: those of dh_slot_time */
+/* Appends text for people to out: totals, streams as bars over time, every operator, and exposed
+ * time with its causes.
+ * errors    those of dh_slot_time */
 dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        const char *title, dh_str *out);
-/* Least time any order of the slot takes: the largest sum of one engine. */
+/* Lower bound of the time of any order of the slot: the largest sum of one engine. */
 double dh_slot_bound(const dh_slot *slot);
 
 /* An operator on its way into a slot. */
 typedef struct dh_slot_item {
-    const dh_graph *graph; /* of its block, or of reductions (DH_BLOCK_GRADS) behind that */
+    const dh_graph *graph; /* its block's, or that of the reductions (DH_BLOCK_GRADS) after it */
     uint32_t op;           /* of the graph */
     uint32_t block;        /* place of its block in the strand, from 0 */
     const uint32_t
-        *after; /* [n_after] items of the strand before this one that it follows, whatever
-                 * the tensors say: gradients are in no graph that reductions share */
+        *after; /* [n_after] earlier items of the strand that it follows, in addition to those that
+                 * the tensors show: reductions share no graph with their gradients */
     uint32_t n_after;
     uint32_t after_f;    /* dh_slot_op */
     uint64_t work_bytes; /* dh_slot_op */
@@ -137,13 +137,14 @@ typedef struct dh_slot_items {
 } dh_slot_items;
 
 /* Times and dependences of the operators of two strands: forward, backward. A block's x_out
- * (backward: dx_in) is what enters the next one.
+ * (backward: dx_in) enters the next block.
  * out       slot in the arena; graphs, mesh and costs are borrowed
  * errors    DH_ENOMEM */
 dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh,
                         int64_t rank, const dh_slot_items strands[2], dh_slot **slot);
-/* A slot of two graphs' blocks: forward operators of f beside backward ones of b; either may
- * be NULL. In the arena; graphs and mesh are borrowed. errors: DH_ENOMEM */
+/* A slot of two graphs' blocks: the forward operators of f and the backward ones of b; either may
+ * be NULL. In the arena; graphs and mesh are borrowed.
+ * errors    DH_ENOMEM */
 dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
                             const dh_mesh *mesh, int64_t rank, const dh_graph *f, const dh_graph *b,
                             dh_slot **slot);
@@ -152,10 +153,10 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 
 typedef struct dh_order_options {
     dh_pair_options pairing; /* switches of the paper's ablation */
-    bool barriers;           /* between the rounds of a plan, as the paper has it; else events */
-    /* By how many blocks' worth of what one strand takes policies that choose among orders may
-     * exceed it: forward beside backward of one layer need one to two. Where no order stays below,
-     * the one that exceeds it least. */
+    bool barriers;           /* between the rounds of a plan, as in the paper; else events */
+    /* Memory beyond that of one strand, in blocks' activations, for policies that choose among
+     * orders. The forward of one layer with the backward of another needs one to two. Where every
+     * order needs more, the one that needs least is taken. */
     double memory_blocks;
 } dh_order_options;
 #define DH_ORDER_OPTIONS_INIT                                                                      \
@@ -166,15 +167,15 @@ typedef struct dh_order_options {
 typedef struct dh_order_policy {
     const char *name;
     const char *doc; /* one line, with its source */
-    /* order [operators of both strands]; what a policy gives is put right where it would
-     * break a dependence. Where another rank waits for the slot it orders the strands, and
-     * reductions are placed when that is done. NULL: as they come, strand after strand; with
+    /* Fills order [operators of both strands]. The caller repairs an order that breaks a
+     * dependence. Where another rank waits for the slot, the policy orders the strands only, and
+     * reductions are placed afterwards. NULL: strand after strand, in the given order; with
      * barriers one operator at a time. */
     dh_status (*order)(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                        dh_slot_pick *order);
-    bool plans; /* pairs of segments (pairing.h): the switches concern it */
-    bool fixed; /* looks at no cost, or only at few orders: policy auto, which tries more, leaves it
-                 * out */
+    bool plans; /* it makes pairs of segments (pairing.h), so `pairing` applies */
+    bool fixed; /* it looks at no cost, or at few orders only: policy auto, which tries more, leaves
+                 * it out */
 } dh_order_policy;
 
 /* Policy auto searches no further once an order takes at most this much of the bound. */
@@ -183,7 +184,7 @@ typedef struct dh_order_policy {
 const dh_order_policy *dh_order_policies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_order_policy_find(dh_ctx *ctx, const char *name, const dh_order_policy **policy);
-/* A policy's order of a slot, every operator after what it needs.
+/* A policy's order of a slot, every operator after its predecessors.
  * errors: DH_ENOMEM, DH_EINVAL options */
 dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
                         const dh_order_options *options, dh_slot_pick *order);
@@ -193,8 +194,8 @@ dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy 
 typedef struct dh_order_cache dh_order_cache;
 dh_order_cache *dh_order_cache_create(void); /* NULL: out of memory */
 void dh_order_cache_destroy(dh_order_cache *cache);
-/* dh_slot_order, or what it found before. order: borrowed from the cache. Threads that ask
- * for the same order at once wait for the one that makes it. */
+/* dh_slot_order, or its earlier result. order: borrowed from the cache. Threads that ask for the
+ * same order at once wait for the thread that makes it. */
 dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *slot,
                              const dh_order_policy *policy, const dh_order_options *options,
                              const dh_slot_pick **order);
@@ -217,30 +218,35 @@ typedef struct dh_strategy {
     bool barriers;
 } dh_strategy;
 
-/* Passes of a row that searches: for each job they are found among sequences of rewrites
- * (rewrites.h), until then there are none. */
+/* Passes of a row that searches. For each job they are found among sequences of rewrites
+ * (rewrites.h); before that the row has none. */
 extern const char dh_passes_searched[];
 static inline bool dh_strategy_searches(const dh_strategy *strategy)
 {
     return strategy->passes == dh_passes_searched;
 }
 
-/* The first is the one that everything is compared with. */
+/* All others are compared with the first. */
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
-/* What the job's setting says: a row's name; passes added to a row, "ring-gemm(both)+dhelix"; or
- * all of it, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}", of which
- * what is left out is as in the first row, the order beside a schedule that makes pairs auto. out
- * a row, or one in the arena errors    DH_EMISSING with the nearest name, DH_EINVAL */
+/* The strategy that the job's setting names, in one of three forms:
+ *   a row's name
+ *   passes added to a row, "ring-gemm(both)+dhelix"
+ *   a mapping, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}"
+ * A key left out of the mapping is as in the first row; with a schedule that makes pairs the order
+ * is auto.
+ * out       a row, or one in the arena
+ * errors    DH_EMISSING with the nearest name; DH_EINVAL */
 dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,
                            const dh_strategy **strategy);
-/* What a strategy does to graphs; NULL: the first row. errors: those of dh_pass_list_parse */
+/* The passes of a strategy; NULL: of the first row.
+ * errors    those of dh_pass_list_parse */
 dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes);
 /* Whether devices can run it.
- * errors    DH_EUNSUPPORTED a pass of it makes what is simulated only, and why */
+ * errors    DH_EUNSUPPORTED the result of one of its passes can only be simulated, and why */
 dh_status dh_strategy_runs(dh_ctx *ctx, const dh_strategy *strategy);
-/* A strategy's own ordering, everything may overlap, no cache; NULL: the first row. */
+/* A strategy's own ordering; everything may overlap; no cache. NULL: that of the first row. */
 dh_status dh_strategy_ordering(dh_ctx *ctx, const dh_strategy *strategy, dh_ordering *ordering);
 
 #ifdef __cplusplus
