@@ -39,8 +39,8 @@ dh_status dh_job_schedule_row(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
                               const dh_schedule_row **row, dh_schedule_spec *spec);
 /* The pipeline schedule of n_micro micro-batches: a CSV file, a row of the table, or that of the
  * strategy. *schedule NULL: 1F1B of one stage. Caller frees.
- * in        recipe: by whose costs a row is placed that goes by times; NULL: F, I and W take the
- * same time, and all of an activation is held until its W */
+ * in        recipe: its costs place a row that is placed by times; NULL: F, I and W take the same
+ *           time, and all of an activation is held until its W */
 dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                           const dh_recipe *recipe, int64_t n_micro, dh_schedule **schedule);
 
