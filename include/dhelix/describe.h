@@ -1,5 +1,5 @@
-/* JSON documents of the program's commands, as text, for callers such as bindings that want documents
- * rather than structs. The keys are those of `dhelix check --json` and so on.
+/* JSON documents of the program's commands, as text, for callers such as bindings that want
+ * documents rather than structs. The keys are those of `dhelix check --json` and so on.
  *
  * Every function appends one JSON object to *json, only on DH_OK. Every function may also return
  * DH_ENOMEM. */
@@ -47,8 +47,8 @@ typedef struct dh_describe_simulate_options {
     double peak_flops_per_s; /* of a device, for utilisation; 0: the cluster's */
 } dh_describe_simulate_options;
 
-/* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run the
- * job has the reason in its place. If it is the only one, the reason is the error. */
+/* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run
+ * the job has the reason in its place. If it is the only one, the reason is the error. */
 DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                       const dh_describe_simulate_options *options, dh_str *json);
 

@@ -59,9 +59,9 @@ typedef struct dh_chat {
 const dh_chat *dh_chat_row(size_t i);
 /* errors    DH_EMISSING: names the known ones */
 dh_status dh_chat_find(dh_ctx *ctx, const char *name, const dh_chat **chat);
-/* The template of a tokenizer's folder (or of the folder of its file). It is recognised by the marks
- * in tokenizer_config.json, chat_template.jinja or chat_template.json. Only the marks are used;
- * default system messages and tools are not.
+/* The template of a tokenizer's folder (or of the folder of its file). It is recognised by the
+ * marks in tokenizer_config.json, chat_template.jinja or chat_template.json. Only the marks are
+ * used; default system messages and tools are not.
  * errors    DH_EMISSING the folder has no template; DH_EUNSUPPORTED it is none of the known ones */
 dh_status dh_chat_of_tokenizer(dh_ctx *ctx, const char *spec, const dh_chat **chat);
 /* Whether a tokenizer has the tokens that it needs. errors: DH_EINVAL, names the token */

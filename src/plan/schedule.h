@@ -126,8 +126,8 @@ typedef struct dh_schedule_timing {
 dh_status dh_schedule_time(dh_ctx *ctx, const dh_schedule *schedule, const dh_schedule_costs *costs,
                            dh_schedule_timing *timing);
 void dh_schedule_timing_fini(dh_schedule_timing *timing);
-/* As dh_schedule_time, with the times that placed the schedule, else a unit each for F, I and W. All
- * ranks put slots and transfers in one order by this. */
+/* As dh_schedule_time, with the times that placed the schedule, else a unit each for F, I and W.
+ * All ranks put slots and transfers in one order by this. */
 dh_status dh_schedule_time_order(dh_ctx *ctx, const dh_schedule *schedule,
                                  dh_schedule_timing *timing);
 
