@@ -1,4 +1,4 @@
-/* Inside the folder: what an estimate is put together from. */
+/* Inside the folder: the parts of an estimate. */
 #ifndef DH_TUNE_TUNER_H
 #define DH_TUNE_TUNER_H
 
@@ -22,7 +22,7 @@ typedef struct tune_memo {
 } tune_memo;
 /* Costs that answer as `of` does. */
 const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs *of);
-/* Nothing is known any more; what is asked for next goes to the arena. */
+/* Forgets all times; the next ones go to the arena. */
 void tune_memo_forget(tune_memo *memo, dh_arena *arena);
 
 /* ---- timetable.c: schedules, ready to be timed ---------------------------------------------- */
@@ -39,19 +39,19 @@ typedef struct tune_stage {
     bool embed, head;
 } tune_stage;
 
-/* What a slot does, by the types of its stages: F, B, I or W of one, or a pair. */
+/* The work of a slot, by the types of its stages: F, B, I or W of one, or a pair. */
 typedef struct tune_class {
-    int32_t kind;    /* dh_pipe_kind; of what is beside the forward in a pair */
-    int32_t f, type; /* type of the forward's stage in a pair, -1: none; of the stage */
-    int32_t last;    /* reductions of the stage's gradients run beside it */
+    int32_t kind;    /* dh_pipe_kind; in a pair, of the action next to the forward */
+    int32_t f, type; /* type of the forward's stage in a pair, -1: no pair; type of the stage */
+    int32_t last;    /* reductions of the stage's gradients run during it */
 } tune_class;
 
 /* A slot, or a transfer to a stage of another rank. Needs on a slot's own rank are met by
  * its order. */
 typedef struct tune_slot {
     int32_t rank, cls;
-    int32_t peer;    /* of a transfer: the rank it goes to; -1: a slot */
-    int32_t need[2]; /* transfers into a slot; the slot a transfer comes from; -1: none */
+    int32_t peer;    /* destination rank of a transfer; -1: a slot */
+    int32_t need[2]; /* a slot's incoming transfers; a transfer's slot; -1: none */
 } tune_slot;
 
 typedef struct tune_timetable {
@@ -62,33 +62,33 @@ typedef struct tune_timetable {
     tune_slot *slots; /* and transfers, in the order all ranks share (build.c of program) */
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
-    int32_t *last; /* [n_copies][n_stages]: slot behind which the stage's gradients are complete */
-    /* [n_stages]: forwards, and backwards, that find the stage's parameters released where they
-     * stay for all slots that follow each other through it (dh_recipe.gathers_by_stage); all of
-     * them. */
+    int32_t *last; /* [n_copies][n_stages]: slot after which the stage's gradients are complete */
+    /* [n_stages], [0] forwards, [1] backwards. With dh_recipe.gathers_by_stage parameters stay for
+     * all slots that follow each other through a stage: n_gathers counts slots that find them
+     * released, n_visits all slots. */
     int32_t *n_gathers[2], *n_visits[2];
     int32_t n_types, n_classes, n_slots, n_ranks;
     int32_t **moments; /* [n_ranks][n_moments of the rank] times 1 + 2 n_types: moments.c */
     size_t *n_moments; /* [n_ranks] */
 } tune_timetable;
 
-/* What a class of slots takes. */
+/* Time and memory of a class of slots. */
 typedef struct tune_slot_cost {
     double ns;
-    double peak_bytes;  /* while it runs, over what was there before it */
-    double delta_bytes; /* that it leaves behind */
-    double delay_ns;    /* of ns: what reductions of gradients beside it add */
+    double peak_bytes;  /* most bytes while it runs, above those before it */
+    double delta_bytes; /* bytes after it, above those before it */
+    double delay_ns;    /* part of ns that reductions of gradients during it add */
 } tune_slot_cost;
 
 /* A rank at the end of all its slots. */
 typedef struct tune_rank_end {
     double end_ns, busy_ns;
-    double link_ns;           /* end of the last transfer it had a part in */
-    double beside_ns;         /* transfers since its last slot, which run beside the next one */
-    double bytes, peak_bytes; /* of activations */
+    double link_ns;           /* end of the rank's last transfer */
+    double beside_ns;         /* transfers after its last slot, which run during the next one */
+    double bytes, peak_bytes; /* activations */
 } tune_rank_end;
 
-/* in: layers [n_stages], how many of the model's each stage has; model NULL: layers are alike */
+/* in        layers [n_stages]: number of layers of each stage; model NULL: layers are alike */
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
                               const dh_model *model, const int64_t *layers, tune_timetable **table);
 /* How a layer's operators and a communication slow each other down, on average over the layer. */
@@ -101,17 +101,18 @@ tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, boo
 /* A transfer between stages. */
 typedef struct tune_transfer {
     double ns;
-    double slows; /* by how much of ns computation beside it takes longer, on either end */
-    bool shared;  /* slots communicate on the same stream: these wait for it, and it for them */
+    double slows; /* share of ns by which computation during it takes longer, on either end */
+    bool shared; /* slots communicate on the same stream: slots and transfers wait for each other */
 } tune_transfer;
 
-/* in: costs [n_classes]. out: ranks [n_ranks]; scratch [n_slots] */
+/* in        costs [n_classes]; scratch [n_slots]
+ * out       ranks [n_ranks] */
 void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
                         tune_transfer transfer, double *scratch, tune_rank_end *ranks);
 
 /* ---- moments.c: when a rank may hold most ---------------------------------------------------- */
 
-/* Bytes that a micro-batch leaves on a stage: between forward and backward; between input and
+/* Bytes of a micro-batch on a stage: whole between forward and backward, left between input and
  * weight gradients. Neither is negative. */
 typedef struct tune_held {
     double whole_bytes, left_bytes;
@@ -119,12 +120,12 @@ typedef struct tune_held {
 
 /* Sets the timetable's moments. errors: DH_ENOMEM */
 dh_status tune_moments_find(dh_ctx *ctx, dh_arena *arena, tune_timetable *t);
-/* The peak_bytes that tune_timetable_run has for a rank.
- * in        costs [n_classes], of which only peak_bytes counts; held [n_types] */
+/* The peak_bytes of a rank as tune_timetable_run computes it.
+ * in        costs [n_classes]: only peak_bytes is read; held [n_types] */
 double tune_moments_peak(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs,
                          const tune_held *held);
 
-/* ---- blocks.c: graphs of a rank, and what is in them ---------------------------------------- */
+/* ---- blocks.c: graphs of a rank, and their contents ----------------------------------------- */
 
 /* TUNE_LAYER + kind: layers of that dh_model_layer_kind. */
 enum { TUNE_EMBED, TUNE_HEAD, TUNE_LAYER, TUNE_N_BLOCK = TUNE_LAYER + DH_N_LAYER_KINDS };
@@ -135,44 +136,46 @@ enum { TUNE_F, TUNE_B, TUNE_W, TUNE_N_PHASE }; /* forward, input gradients, weig
 enum { TUNE_COMM_TP, TUNE_COMM_CP, TUNE_COMM_EP, TUNE_N_COMM };
 
 typedef struct tune_block {
-    dh_graph *graph; /* NULL: a head of more than TUNE_MAX_HEAD_OPS; layers of a kind there is none
-                      * of */
-    bool borrowed;   /* it is another one's */
+    dh_graph *graph; /* NULL: a head of more than TUNE_MAX_HEAD_OPS; a kind of layers that the model
+                      * has not */
+    bool borrowed;   /* the graph belongs to another block */
     dh_block_lives lives;
     double compute_ns[TUNE_N_PHASE], comm_ns[TUNE_N_PHASE][TUNE_N_COMM];
-    double stream_ns[TUNE_N_PHASE][DH_N_STREAM]; /* operators and what starting them takes */
-    double sure_ns[DH_N_STREAM];       /* of all phases: what no strategy saves (tune_least_ns) */
+    double stream_ns[TUNE_N_PHASE][DH_N_STREAM]; /* operators and the time to start them */
+    double sure_ns[DH_N_STREAM];       /* all phases: time that no strategy saves (tune_least_ns) */
     uint32_t n_launched[TUNE_N_PHASE]; /* operators of the compute stream */
 } tune_block;
 
 typedef struct tune_blocks {
     tune_block at[TUNE_N_BLOCK];
-    int first, last, most; /* the model's first and last layer, most of its layers: TUNE_LAYER + */
-    double share[DH_N_LAYER_KINDS]; /* of its layers, by kind */
+    int first, last, most; /* TUNE_LAYER + kind of the first, the last and most of the layers */
+    double share[DH_N_LAYER_KINDS]; /* share of its layers, by kind */
     unsigned streams;               /* bit 1 << dh_stream: those that a layer communicates on */
 } tune_blocks;
 
-/* Whose software it is, and what a recomputation says to it. */
+/* The simulated system, and a recomputation as it understands it. */
 typedef struct tune_system {
     dh_system row;
     dh_system_job said;
 } tune_system;
 
-/* Graphs by the spec, costs by its costs; what the system keeps counts too. plain: the same without
- * recomputation, which outlives it, where nothing but the graphs of layers goes by that; else NULL.
- * Graphs are freed with tune_blocks_fini. */
+/* Graphs by the spec, times by its costs, memory with that kept by the system.
+ * in        plain: the same blocks without recomputation, where only the graphs of layers depend on
+ *           recomputation; it must outlive them. Else NULL
+ * out       free graphs with tune_blocks_fini */
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                            const tune_system *system, const tune_blocks *plain,
                            tune_blocks **blocks);
 void tune_blocks_fini(tune_blocks *blocks);
-/* Of a rank, and so of a step, whatever strategy, schedule and order: products, attention and the
- * rings of context parallelism, of the stream that has most of them, as if all stages had as much.
+/* Lower bound of a rank's time, and so of a step's, for any strategy, schedule and order. It counts
+ * GEMMs, attention and the rings of context parallelism on the busiest stream, with all stages
+ * equally loaded.
  * in        blocks: without any strategy's passes */
 double tune_least_ns(const tune_blocks *blocks, const dh_recipe *recipe);
 
-/* ---- chains.c: blocks one behind the other on their streams --------------------------------- */
+/* ---- chains.c: blocks one after another on their streams ------------------------------------ */
 
-/* Makespan of one layer, or of one beside another; what every further one adds. */
+/* Makespan of one layer, or of a pair of layers; and the time that every further one adds. */
 typedef struct tune_layers_ns {
     double one, more;
 } tune_layers_ns;
@@ -180,90 +183,92 @@ typedef struct tune_layers_ns {
 /* Makespans of chains. */
 typedef struct tune_chain {
     tune_layers_ns layers[DH_N_LAYER_KINDS];
-    double embed, head; /* what these add */
+    double embed, head; /* time that these add */
 } tune_chain;
 
-/* Which of them: forwards and whole backwards, split ones, and either beside forwards. */
+/* Wanted chains: forwards and whole backwards; split backwards; both paired with forwards. */
 typedef struct tune_wants {
     bool whole, split, pairs, split_pairs;
 } tune_wants;
 
 typedef struct tune_times {
     tune_chain f, b, i, w;
-    /* Layers' forwards beside layers' backwards, by the kinds of both. */
+    /* Layers' forwards paired with layers' backwards, by the kinds of both. */
     tune_layers_ns fb[DH_N_LAYER_KINDS][DH_N_LAYER_KINDS];
     tune_layers_ns fi[DH_N_LAYER_KINDS][DH_N_LAYER_KINDS];
     tune_wants known;
 } tune_times;
 
-/* Adds what is wanted and not known. */
+/* Adds times that are wanted and not known. */
 dh_status tune_times_make(dh_ctx *ctx, const dh_program_spec *spec, const tune_blocks *blocks,
                           tune_wants wants, tune_times *times);
 double tune_chain_ns(const tune_chain *chain, const tune_stage *stage);
-/* Of a stage's layers those of a kind, as a share; 0 where it has none. */
+/* Share of a stage's layers that are of a kind; 0 where it has none. */
 static inline double tune_share(const tune_stage *s, int kind)
 {
     return s->n_layers > 0 ? (double)s->kinds.of[kind] / (double)s->n_layers : 0;
 }
-/* What a further layer of the stage adds, on average. */
+/* Time that a further layer of the stage adds, on average. */
 double tune_more_ns(const tune_chain *chain, const tune_stage *stage);
 
-/* ---- outline.c: what surrounds the micro-batches -------------------------------------------- */
+/* ---- outline.c: a step without its micro-batches -------------------------------------------- */
 
 enum { TUNE_N_RECOMPUTE_KINDS = DH_RECOMPUTE_KIND_FORWARD + 1 };
 
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
-    uint64_t kept; /* by steps ahead of the norm, when activations have gone */
-    /* Of gradients that do not persist: whole ones that are there at once; shards that come as
-     * activations go. */
+    uint64_t kept; /* bytes of steps ahead of the norm, after activations are freed */
+    /* Gradients that do not persist: whole ones alive at once; shards that appear while activations
+     * are freed. */
     uint64_t transient, reduced;
     size_t n_reductions;
     double *reduction_ns;                   /* [n_reductions] in the order of the backward */
-    double backward_speed, reduction_speed; /* of the two beside each other */
-    /* The same by what the backward computes again, of which nothing else goes by that. */
+    double backward_speed, reduction_speed; /* of both at the same time */
+    /* The same speeds by kind of recomputation; nothing else here depends on it. */
     tune_speeds speeds[TUNE_N_RECOMPUTE_KINDS];
     double optimizer_ns;
-    /* Of parameters that a step begins by gathering: [n_regathers] in the order of the forward. */
+    /* Gathers of parameters when a step begins: [n_regathers] in the order of the forward. */
     double *regather_ns;
     size_t n_regathers;
-    /* Of parameters stored as shards: gathers of a micro-batch's forward and of its backward, over
-     * all of the rank's blocks; whether one block is gathered while another computes; bytes that
-     * are whole, or kept for the backward, at once in a backward and at the end of a forward. */
+    /* Parameters stored as shards. Times: gathers of a micro-batch's forward and of its backward,
+     * over all of the rank's blocks. gathers_ahead: one block is gathered while another computes.
+     * Bytes that are whole, or kept for the backward: at once in a backward; at the end of a
+     * forward. */
     double forward_gather_ns, backward_gather_ns;
     bool gathers_ahead;
     uint64_t gathered, gathered_forward;
-    /* Reductions are beside every backward of weights; what the last two buckets have more of whole
-     * gradients, when their micro-batch's activations have gone. */
+    /* Reductions run during every backward of weights. last_pair: further bytes of whole gradients
+     * of the last two buckets, after their micro-batch's activations are freed. */
     bool reduces_each;
     uint64_t last_pair;
 } tune_outline;
 
-/* Of the rank that spec names, with the speeds of the kinds asked for: bits 1 << dh_recompute_kind.
- * backward_speed and reduction_speed are the caller's to set, to those of its own kind. */
+/* The outline of the rank that spec names.
+ * in        kinds: bits 1 << dh_recompute_kind of the speeds that are wanted
+ * out       the caller sets backward_speed and reduction_speed to those of its own kind */
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                             unsigned kinds, tune_outline **outline);
 
-/* ---- slots.c: what a class of slots takes --------------------------------------------------- */
+/* ---- slots.c: time and memory of a class of slots ------------------------------------------- */
 
-/* All that decides it, of one configuration. */
+/* Everything that decides it, of one configuration. */
 typedef struct tune_basis {
     const tune_blocks *blocks, *plain; /* plain: without recomputation */
-    const tune_times *times;           /* NULL: no times are asked for */
+    const tune_times *times;           /* NULL: no times are wanted */
     double launch_ns;
     tune_transfer transfer;
 } tune_basis;
 
 tune_slot_cost tune_slot_cost_of(const tune_basis *basis, const tune_timetable *t,
                                  const tune_class *c);
-/* Least time of a slot, in whatever order: its operators, of the stream that has most to do. By the
- * blocks alone; no slot's ns is below it. */
+/* Lower bound of a slot's time, for any order: its operators on the busiest stream. It needs only
+ * the blocks, and no slot's ns is below it. */
 double tune_slot_floor_ns(const tune_blocks *blocks, const tune_timetable *t, const tune_class *c);
 tune_held tune_held_of(const tune_blocks *blocks, const tune_stage *stage);
-/* What a slot of `ns` is made of, added to items, `n` times. */
+/* Adds the parts of a slot of `ns` to items, `n` times. */
 void tune_slot_items(const tune_basis *basis, const tune_timetable *t, const tune_class *c,
                      double ns, double n, double items[DH_N_TUNE_ITEM]);
-/* Of one backward of a stage. */
+/* Time of one backward of a stage. */
 double tune_backward_ns(const tune_basis *basis, const tune_stage *stage);
 
 /* ---- shared.c: timetables, which threads share ---------------------------------------------- */
@@ -276,11 +281,11 @@ void tune_shared_destroy(tune_shared *shared);
 
 /* Makes one in the arena; its schedule then belongs to it. */
 typedef dh_status tune_make_timetable(void *user, dh_arena *arena, tune_timetable **table);
-/* The timetable of a key, from any thread. Made where there is none yet; where another thread is
- * about to, its own is waited for.
+/* The timetable of a key, from any thread. It is made where there is none yet. Where another thread
+ * is making it, this one waits.
  * in        key: bytes without padding
  * out       lives as long as `shared`
- * errors    those of make, which is then asked again the next time; DH_ENOMEM */
+ * errors    those of make, which is called again the next time; DH_ENOMEM */
 dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *key, size_t n_key,
                                 tune_make_timetable *make, void *user,
                                 const tune_timetable **table);
@@ -289,24 +294,24 @@ dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *ke
 
 typedef DH_VEC(int64_t) tune_numbers;
 
-/* tune_least_ns of the last configuration; of: without what it does not go by; ns 0: of none. */
+/* tune_least_ns of the last configuration. of: only the values that it depends on; ns 0: none. */
 typedef struct tune_least {
     dh_tune_config of;
     double ns;
 } tune_least;
 
-/* A thread's own, but for what is borrowed. */
+/* A thread's own data, except where a field is borrowed. */
 typedef struct tuner {
     dh_job *job;      /* a copy with the mesh and micro-batch at hand */
     dh_recipe recipe; /* of that; recomputation, strategy and schedule are each configuration's */
     const dh_tune_options *options;
-    const dh_costs *costs;   /* of the cluster; else of the mesh at hand */
-    dh_tune_config costs_of; /* where there is no cluster: the mesh that costs are of */
-    /* The same by recomputation, which a system's operators may depend on; NULL: one for all. */
-    const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* second: of tokens that are whole */
-    dh_system_job heeded[2][DH_N_TUNE_RECOMPUTE];     /* what each goes by: those alike are one */
-    const dh_costs *costs_own[2]; /* where there is no cluster: of the mesh at hand, the same */
-    dh_tune_config own;           /* the job's values, for those that are fixed */
+    const dh_costs *costs;   /* the cluster's; else those of the current mesh */
+    dh_tune_config costs_of; /* without a cluster: the mesh of `costs` */
+    /* Costs by recomputation, on which a system's operators may depend; NULL: one for all. */
+    const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* [1]: with whole tokens */
+    dh_system_job heeded[2][DH_N_TUNE_RECOMPUTE];     /* inputs of each; equal inputs share costs */
+    const dh_costs *costs_own[2]; /* without a cluster: the same, of the current mesh */
+    dh_tune_config own;           /* the job's values, for fixed dimensions */
     char *own_split;
     bool *strategy_wanted, *schedule_wanted; /* by row; borrowed, as are the next two */
     /* Values to try, in turn; of the last three -1 alone: as the job has it. */
@@ -315,12 +320,12 @@ typedef struct tuner {
     double memory_bytes;
     tune_shared *shared; /* borrowed */
     dh_arena *arena;     /* of costs and outlines */
-    dh_arena *group;     /* of all that tune_forget gives up */
-    dh_table outlines;   /* each is that of the first who asks, so they stay */
-    dh_table programs;   /* outlines of these, by schedule and for all recomputations */
-    /* Given up with their group. */
+    dh_arena *group;     /* data that tune_forget frees */
+    dh_table outlines;   /* each is that of the first configuration to need it, so they stay */
+    dh_table programs;   /* outlines of programs, by schedule and for all recomputations */
+    /* Freed with their group. */
     dh_table blocks, times;
-    dh_table decided; /* strategies, with what they leave to costs said */
+    dh_table decided; /* strategies, with arguments chosen by costs */
     tune_memo memo[2][DH_N_TUNE_RECOMPUTE];
     DH_VEC(tune_blocks *) all_blocks;
     tune_least least;
@@ -328,57 +333,58 @@ typedef struct tuner {
     size_t n_scratch;
 } tuner;
 
-/* One of a thread, for the same search: t has options, own values and what it borrows. Freed with
+/* Prepares one thread's tuner. t has options, own values and borrowed fields. Free with
  * tune_tuner_fini, also after a failure.
- * in        job: its own copy; cluster: NULL, or whose costs it uses
+ * in        job: its own copy; cluster: NULL, or the cluster whose costs it uses
  * errors    those of the cluster's costs; DH_ENOMEM */
 dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job);
-/* What is borrowed stays. */
+/* Borrowed fields stay. */
 void tune_tuner_fini(tuner *t);
 
-/* Gives up graphs, their times and choices, which come out the same when they are asked for again:
- * a group's are of use to no other one. errors: DH_ENOMEM */
+/* Frees graphs, their times and choices of a group. No other group uses them, and they come out the
+ * same when they are made again.
+ * errors    DH_ENOMEM */
 dh_status tune_forget(dh_ctx *ctx, tuner *t);
 
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
-/* TUNING: estimates are up to 25 % off; of what is so many times behind the reason is plain, and
- * nobody wants to know how far exactly, by an estimate or a simulation. */
+/* TUNING: estimates are up to 25 % off. A configuration that takes this many times the best is not
+ * of interest, so it is neither estimated nor simulated exactly. */
 #define TUNE_WORTH 1.5
 
-/* Beyond which a configuration changes nothing that a search says. */
+/* Limits beyond which a configuration does not change the result of a search. */
 typedef struct tune_limits {
-    double step_ns;  /* above which it is neither one of the best nor the best with one of its
-                      * values */
-    double bytes;    /* at which, where it does not fit, it is not the one that would need least */
-    double worth_ns; /* above which work alone is TUNE_BEHIND; 0: nothing is */
-    bool defer;      /* what is placed by a search of its own is bounded and not placed */
+    double step_ns;  /* a longer step is neither among the best nor the best with one value */
+    double bytes;    /* a configuration that does not fit and needs this much is not the one that
+                      * needs least */
+    double worth_ns; /* computation above it is TUNE_BEHIND; 0: no limit */
+    bool defer;      /* schedules placed by a search of their own are bounded and not placed */
 } tune_limits;
 
 typedef enum tune_outcome {
     TUNE_ESTIMATED, /* memory.peak_bytes says whether it fits; if so step_ns and items are set */
     TUNE_BOUNDED,   /* it fits, and is not below the limit; nothing else is set */
-    TUNE_LEFT_OUT,  /* placed by a search of its own, and by bounds on time or memory beyond the
-                     * limits; nothing is set */
-    TUNE_DEFERRED,  /* the same, not looked at by limits: memory.peak_bytes, fits and step_ns are
-                     * bounds, below what they would be */
-    TUNE_BEHIND, /* its work alone takes longer than worth_ns, which step_ns then is; nothing else
-                  * is set */
+    TUNE_LEFT_OUT,  /* its schedule is placed by a search of its own, and bounds on time or memory
+                     * are beyond the limits; nothing is set */
+    TUNE_DEFERRED,  /* the same, without limits: memory.peak_bytes, fits and step_ns are lower
+                     * bounds */
+    TUNE_BEHIND,    /* its computation alone takes longer than worth_ns, to which step_ns is set;
+                  * nothing else is set */
 } tune_outcome;
 
-/* A configuration of the mesh and micro-batch that the tuner has now. What is bounded takes longer
- * than the limit, never as long. errors: of schedules and programs, where it is not possible;
- * DH_ENOMEM */
+/* Estimates a configuration of the tuner's current mesh and micro-batch. A bounded one takes longer
+ * than the limit, never as long.
+ * errors    of schedules and programs, where it is not possible; DH_ENOMEM */
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,
                         tune_outcome *outcome);
 
 /* ---- found.c: the best so far, and the best with each value ---------------------------------- */
 
-/* Says the same of the same configurations in whatever order they come: each has its place in the
+/* The result does not depend on the order in which configurations come. Each has its place in the
  * order of space.c, and of equals the first stays. One thread at a time. */
 typedef struct tune_value {
     dh_tune_value_row row;
-    int64_t first, best, refused; /* places: of the first with it, of row.best, of row.why */
+    int64_t first, best, refused; /* places of the first with the value, of row.best, of row.why */
 } tune_value;
 
 typedef struct tune_found {
@@ -388,7 +394,7 @@ typedef struct tune_found {
     size_t n_best, n_kept;
     DH_VEC(tune_value) values;
     int64_t n_fit, n_too_large, n_refused, n_left_out, n_behind;
-    double worth_ns; /* beyond which these are; 0: none are */
+    double worth_ns; /* limit of n_behind; 0: no limit */
     const char *first_refusal;
     int64_t first_refused; /* its place */
 } tune_found;
@@ -406,7 +412,8 @@ dh_status tune_found_limits(dh_ctx *ctx, tune_found *found, const dh_tune_config
 /* outcome: TUNE_ESTIMATED or TUNE_BOUNDED */
 dh_status tune_found_estimate(dh_ctx *ctx, tune_found *found, const dh_tune_row *row,
                               tune_outcome outcome, int64_t place, tune_hints *hints);
-/* What takes longer than is worth a look; the row says at least how long. errors: DH_ENOMEM */
+/* Counts a configuration beyond worth_ns; the row has a lower bound of its time.
+ * errors    DH_ENOMEM */
 dh_status tune_found_behind(dh_ctx *ctx, tune_found *found, const dh_tune_row *row, int64_t place,
                             tune_hints *hints);
 /* Values that are not decided yet (-1) have no part in a refusal. */
@@ -418,10 +425,10 @@ void tune_found_sort(tune_found *found);
 /* ---- explore.c: all configurations, by threads ------------------------------------------------
  */
 
-/* Every configuration into `found`, which does not depend on how many threads there are.
+/* Puts every configuration into `found`, with the same result for any number of threads.
  * in        t: the search's own, which the calling thread uses; options->n_threads
- * errors    DH_EINTERRUPTED; those of estimates but for configurations that are not possible
- * cost      each thread has tables of its own, but for timetables */
+ * errors    DH_EINTERRUPTED; those of estimates, except of configurations that are not possible
+ * cost      each thread has tables of its own; timetables are shared */
 dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
                        int64_t *n_all);
 
@@ -430,19 +437,20 @@ size_t tune_n_threads(const tuner *t);
 
 /* ---- simulate.c ----------------------------------------------------------------------------- */
 
-/* A row of which the simulated figures, and whether it fits by them, are wanted; errors as of
- * dh_train_simulate are left in ctx. */
+/* A row whose simulated figures are wanted, and whether it fits by them. Errors, those of
+ * dh_train_simulate, are in ctx. */
 typedef struct tune_simulation {
     dh_tune_row row;
     dh_ctx ctx; /* begins as DH_CTX_INIT */
 } tune_simulation;
 
-/* Only its program says that there is no such configuration. */
+/* Whether the configuration turned out to be impossible when its program was built. */
 bool tune_is_refused(const tune_simulation *simulation);
 
-/* Each that has no simulated figures yet, by itself, as many at once as the search has threads, 8
- * at most; those after one that fails and is not refused, and all once options->stop is set, may be
- * left as they are. progress: n_before of `what` are done. */
+/* Simulates each row that has no simulated figures yet. As many run at once as the search has
+ * threads, at most 8. Rows after one that fails and is not refused may stay as they are; so may all
+ * once options->stop is set.
+ * in        progress: n_before of `what` are done */
 void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *progress,
                    int64_t n_before, const char *what);
 
@@ -451,13 +459,13 @@ void tune_simulate(const tuner *t, tune_simulation *at, size_t n, dh_progress *p
 /* A mesh and a micro-batch. */
 typedef struct tune_unit {
     dh_tune_config config; /* micro-batch 0: the mesh is not possible */
-    int64_t place;         /* of its first configuration; no two of any units are the same */
+    int64_t place;         /* place of its first configuration; different for every unit */
 } tune_unit;
 typedef DH_VEC(tune_unit) tune_units;
 dh_status tune_list_units(dh_ctx *ctx, tuner *t, tune_units *units);
 
-/* Sees every configuration of a unit; t->job and t->recipe have its mesh and micro-batch.
- * `refused`: why it is none (then only mesh and micro-batch are set), else NULL. */
+/* Called for every configuration of a unit; t->job and t->recipe have its mesh and micro-batch.
+ * refused: why it is not possible (then only mesh and micro-batch are set), else NULL. */
 typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *config,
                              const char *refused);
 dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user);
@@ -466,7 +474,7 @@ dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config);
 /* Rows of --strategies and --schedules. errors: DH_EMISSING */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 
-/* tune.c: the job with a configuration's degree of ZeRO, size of buckets, and how it steps. */
+/* tune.c: gives the job a configuration's degree of ZeRO, size of buckets, and way to step. */
 void tune_share_out(const dh_tune_config *config, dh_job *job);
 /* An even parallel.layer_split of that many chunks, in the arena, where the job has none
  * and its layers do not divide. */
