@@ -1,20 +1,20 @@
-/* One step over several meshes (HotSPa, section 12 of the systems): masters, moments and the
- * optimizer in one layout, the home; documents of each group of lengths are trained over a mesh of
- * their own.
+/* One step over several meshes (HotSPa, SOSP 2024). Masters, moments and the optimizer stay in one
+ * layout, the home. Documents of each group of lengths are trained over a mesh of their own.
  *
  *   for each group of the step:
  *     home  --parameters-->  the group's layout      unless the group's layout is the home
- *     its program, as often as it has rows for       gradients add up, the last one sums them
+ *     its program, once for every pass of rows       gradients add up, the last pass sums them
  *     home  <--gradients---  the group's layout      over ranks; at home they add up too
  *   the optimizer, at home
  *
- * All programs are ordinary ones, planned into one slab before the run: the home's persistent
- * buffers at its start, behind them those of the group at work, behind these its transient ones.
- * What is there of a group does not last: parameters come anew in every step.
+ * All programs are ordinary ones, planned into one slab before the run. The home's persistent
+ * buffers lie at its start, the current group's after them, and its transient ones last. A group's
+ * data does not persist: its parameters arrive anew in every step.
  *
- * With switch.overlap (dh_session_spec.overlaps) parameters of the next group and gradients of the
- * one before move while a group is computed, on a thread of their own (switch_run.c). Neighbouring
- * groups then lie apart, and passes' transient buffers behind those of messages. */
+ * With switch.overlap (dh_session_spec.overlaps) parameters of the next group and gradients of
+ * the previous one move while a group is computed, on a thread of their own (switch_run.c).
+ * Neighbouring groups then have separate places, and passes' transient buffers lie after those
+ * of messages. */
 #ifndef DH_TRAIN_SWITCH_H
 #define DH_TRAIN_SWITCH_H
 
@@ -27,51 +27,54 @@ extern "C" {
 
 typedef struct dh_switch dh_switch;
 
-/* Whether two recipes of one model lay parameters, gradients and states out alike. */
+/* Whether two recipes of one model have the same layout of parameters, gradients and states. */
 bool dh_recipes_lie_alike(const dh_recipe *a, const dh_recipe *b);
 
-/* What moves between the home and a group's layout, which lies `gap` bytes behind it, planned by
- * HotSPa's rule: parameters there, or (back) gradients from there. beside: while passes compute, in
- * chunks. Caller frees with dh_reshard_fini.
+/* Plans the moves between the home and a group's layout by HotSPa's rule.
+ * in        back: gradients to the home; else parameters to the group
+ *           beside: moves run during passes, in chunks
+ *           gap: bytes between the home and the group's layout
+ * out       caller frees with dh_reshard_fini
  * errors    those of dh_reshard_open and dh_reshard_plan */
 dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away, bool back,
                          bool beside, uint64_t gap, dh_reshard *reshard);
 
-/* Builds and verifies this rank's programs behind those of the home. Borrows the recipes.
+/* Builds and verifies this rank's programs of groups and moves. Borrows the recipes.
  * in        home: the rank's program of the optimizer
- * out       *slab_bytes at least what they take; caller frees with dh_switch_destroy
+ * out       *slab_bytes is raised to their need; caller frees with dh_switch_destroy
  * errors    those of dh_program_build and dh_reshard_open */
 dh_status dh_switch_create(dh_ctx *ctx, const dh_session_spec *spec, const dh_program *home,
                            uint64_t *slab_bytes, dh_switch **made);
-/* Ready to run. Collective. */
+/* Makes the programs ready to run. Collective. */
 dh_status dh_switch_prepare(dh_ctx *ctx, dh_switch *s, const dh_session_spec *spec, dh_slab *slab);
 void dh_switch_destroy(dh_switch *s); /* NULL is fine */
 /* All ranks' programs of all groups, verified together. */
 dh_status dh_switch_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec);
 
-/* What a group computes in a step: rows of its source from 0 on, dealt to data-parallel ranks
- * micro-batch by micro-batch; behind n_rows the source has padding. */
+/* A group's work in a step: rows of its source from 0 on, dealt to data-parallel ranks
+ * micro-batch by micro-batch. After n_rows the source has padding. */
 typedef struct dh_switch_work {
     int64_t n_rows;
     dh_batch_source source;
 } dh_switch_work;
 
-/* What a step came to on this rank. */
+/* Results of a step on this rank. */
 typedef struct dh_switch_done {
     double loss, rows;                /* sums over the tokens whose losses this rank counts */
     int64_t switch_ns;                /* in programs that move parameters and gradients */
-    int64_t switch_wait_ns;           /* of these what no pass ran beside */
-    int64_t n_switches, switch_bytes; /* of these programs; what crossed wires, of all ranks */
-    int64_t n_passes, n_tokens;       /* of all groups: programs run, tokens in them, padding too */
+    int64_t switch_wait_ns;           /* part of switch_ns during which no pass ran */
+    int64_t n_switches, switch_bytes; /* number of these programs; bytes on wires, of all ranks */
+    int64_t n_passes, n_tokens;       /* all groups: programs run, their tokens with padding */
 } dh_switch_done;
 
-/* Called behind every program of a step that has run; may be NULL. waited_ns: how long passes were
- * over before one was that ran beside them; -1: it ran by itself. */
+/* Called after every program of a step; may be NULL. waited_ns: time from the end of the passes to
+ * the end of a program that ran during them; -1: it ran alone. */
 typedef void (*dh_switch_ran)(void *user, const dh_program *program, dh_exec *exec,
                               int64_t waited_ns);
 
-/* All of the step but the optimizer. step: its samples and source are the groups'. Collective.
- * in        work: one a group, the same numbers on all ranks; some rows in all */
+/* Runs the step without the optimizer. Collective.
+ * in        step: samples and source are those of the groups
+ *           work: one for each group, the same numbers on all ranks, not all without rows */
 dh_status dh_switch_run(dh_ctx *ctx, dh_switch *s, const dh_step *step, const dh_switch_work *work,
                         dh_switch_ran ran, void *user, dh_switch_done *done);
 
