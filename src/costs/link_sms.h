@@ -1,18 +1,17 @@
-/* Processors of a device that communicators hold, and what both sides make of it.
+/* Processors of a device that communicators hold, and their cost for both sides.
  *
- * Calls of a communicator run on some of a device's processors (NCCL's maxCTAs), and products are
- * planned for those that no communicator holds (cuBLASLt's SM_COUNT_TARGET), so that neither waits
- * for the other's to come free. That has a price on both sides: with fewer processors a call moves
- * less at a time, with more of them every product takes longer, also where nothing runs beside it.
+ * Calls of a communicator run on some of a device's processors (NCCL's maxCTAs). GEMMs are planned
+ * for the processors that no communicator holds (cuBLASLt's SM_COUNT_TARGET). Neither then waits
+ * for the other's processors. Both sides pay: with fewer processors a call moves less at a time.
+ * With more of them every GEMM takes longer, also where nothing runs at the same time.
  *
- *   calls        at min(1, s / full) of the rates of what they pass: each processor moves as much,
- *                until the links are full
- *   products     on the processors that are left: in waves of fewer tiles on a cluster, else in
- *                proportion
- *   others       as ever alone; beside a call on those that its stream leaves
+ *   calls    min(1, s / full) of the full rate: each of s processors moves the same amount, until
+ *            the links are full
+ *   GEMMs    on the remaining processors: in waves of fewer tiles on a cluster, else in proportion
+ *   others   unchanged when alone; during a call on the processors that its stream leaves
  *
- * One number counts for all calls of a stream: they come one behind the other, so that one with
- * fewer than its stream's other calls would leave nothing for products. */
+ * One number holds for all calls of a stream. They run one after another, so a call with fewer
+ * processors than the others would not give any to GEMMs. */
 #ifndef DH_COSTS_LINK_SMS_H
 #define DH_COSTS_LINK_SMS_H
 
@@ -22,15 +21,16 @@
 extern "C" {
 #endif
 
-/* TUNING: assumed of NVIDIA's since Ampere, until one has been measured: a call fills the wires of
- * NVLink with about as many as NCCL opens channels there, and a device's share of the network with
- * half of them (DeepSeek-V3, arXiv 2412.19437, 3.2.2: 20 of an H800's 132 fill both at once). */
+/* TUNING: assumed for NVIDIA's devices from Ampere on, until one has been measured. A call fills
+ * NVLink with about as many processors as NCCL opens channels there, and a device's share of the
+ * network with half of them (DeepSeek-V3, arXiv 2412.19437, 3.2.2: 20 of an H800's 132 fill both at
+ * once). */
 enum { DH_LINK_SMS_LOCAL = 16, DH_LINK_SMS_CROSS = 8 };
 
-/* That one call is ever given. */
+/* Most processors of one call. */
 enum { DH_LINK_SMS_MOST = 64 };
 
-/* Those with which a call fills a link, where no cluster says. */
+/* Processors with which a call fills a link, where no cluster says so. */
 static inline int dh_link_sms_full(dh_engine link)
 {
     return link == DH_ENGINE_CROSS ? DH_LINK_SMS_CROSS : DH_LINK_SMS_LOCAL;
@@ -38,21 +38,21 @@ static inline int dh_link_sms_full(dh_engine link)
 
 typedef struct dh_link_sms {
     int processors;        /* of a device */
-    int full[DH_N_ENGINE]; /* with which calls fill a link; of links */
-    int of[DH_N_STREAM];   /* that calls of a stream take; 0: it has none */
+    int full[DH_N_ENGINE]; /* links: processors with which calls fill them */
+    int of[DH_N_STREAM];   /* processors of a stream's calls; 0: the stream has none */
 } dh_link_sms;
 
-/* That all streams hold together. Products keep half of all, whatever is held. */
+/* Processors that all streams hold together. GEMMs always keep half of all. */
 int dh_link_sms_held(const dh_link_sms *sms);
 /* A device of a cluster, nothing held. */
 dh_link_sms dh_link_sms_of_cluster(const dh_cluster *cluster);
 
 /* Costs with processors held.
- * in        plain: what is known. measured: processors that were held when it was; NULL: none by
- *           plan: calls had what they liked, which is full, and products all when they ran alone.
- *           cluster: what plain's operators take on it goes with processors as there; NULL: in
- *           proportion, latencies too
- *           all copied, but for plain
+ * in        plain: the known costs; borrowed, the others are copied
+ *           measured: processors that were held when plain was measured; NULL: none by plan. Calls
+ *           then had as many as they wanted (`full`), and GEMMs alone had all
+ *           cluster: how times of plain's operators change with processors; NULL: in proportion,
+ *           latencies too
  * out       in the arena
  * errors    DH_ENOMEM */
 typedef struct dh_link_sms_basis {
