@@ -30,7 +30,7 @@ typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is
  * added to the residual stream, or both. */
 typedef enum dh_norm_place { DH_NORMS_BEFORE, DH_NORMS_AFTER, DH_NORMS_AROUND } dh_norm_place;
-/* All but the first are gated: gate and value are columns of one product. */
+/* All except the first are gated: gate and value are columns of one GEMM. */
 typedef enum dh_act_kind { DH_ACT_GELU_TANH, DH_ACT_SWIGLU, DH_ACT_GEGLU } dh_act_kind;
 /* How tokens see those before them: softmax of scores, or sums of k v^T (linear attention). */
 typedef enum dh_attention_kind { DH_ATTENTION_SOFTMAX, DH_ATTENTION_LINEAR } dh_attention_kind;
@@ -49,39 +49,39 @@ typedef struct dh_rope {
     dh_rope_scaling scaling;
     double factor, low_freq_factor, high_freq_factor; /* llama3; linear and yarn use factor */
     int64_t original_max_seq;                         /* llama3, yarn */
-    /* yarn: channels that turn more often than beta_fast in original_max_seq tokens stay, those
-     * that do less often than beta_slow are stretched. Weights of the logarithm of the factor in
-     * the rotations' magnitude, and in the scores' (HF mscale, mscale_all_dim); 0 both: magnitude
-     * 1 + 0.1 ln factor. magnitude: another one instead (HF attention_factor); 0: that. */
+    /* yarn. Channels that turn more than beta_fast times in original_max_seq tokens stay. Channels
+     * that turn less than beta_slow times are stretched. mscale and mscale_all are the weights of
+     * ln factor in the magnitude of rotations and of scores (HF mscale, mscale_all_dim); both 0:
+     * magnitude 1 + 0.1 ln factor. magnitude replaces it (HF attention_factor); 0: not given. */
     double beta_fast, beta_slow, mscale, mscale_all, magnitude;
 } dh_rope;
 
-/* Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) on linears of the layers: such a
- * linear gives x W^T + b + scale (x A^T) B^T, where A [rank, in] and B [out, rank] are trained, and
- * nothing else of the model is. rank 0: there are none, and all is trained. */
+/* Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) on linears of the layers. A linear
+ * then gives x W^T + b + scale (x A^T) B^T. Only A [rank, in] and B [out, rank] are trained.
+ * rank 0: no adapters, and the whole model is trained. */
 typedef struct dh_lora {
     int64_t rank;
     double alpha;     /* scale is alpha / rank; 0: 2 * rank, which is scale 2 */
-    char targets[64]; /* which linears, by the last part of Hugging Face's name: "q_proj,v_proj";
-                       * "" or "all-linear": all of a layer, but for experts and their router */
+    char targets[64]; /* linears, by the last part of Hugging Face's name: "q_proj,v_proj"; "" or
+                       * "all-linear": all of a layer except experts and their router */
 } dh_lora;
 
 typedef struct dh_model {
     char name[64];
     dh_family family;
     int64_t n_layers;
-    int64_t width;       /* C, hidden size */
-    int64_t n_heads;     /* H */
-    int64_t n_kv_heads;  /* divides n_heads */
-    int64_t head_dim;    /* D; HF default width / n_heads */
-    int64_t ffn_width;   /* F; per expert where there are any */
-    int64_t dense_first; /* of a model with experts: layers in front that have none */
-    int64_t moe_every;   /* of the others every so manieth has them (2: the 2nd, the 4th); 0: all */
-    int64_t dense_width; /* F of layers without experts; 0: there are none */
-    int64_t vocab;       /* V; 0 only in a job whose tokenizer still has to decide it */
-    int64_t max_seq;     /* longest sequence; rows of wpe for GPT-2 */
-    int64_t window;      /* tokens that one sees, itself the last of them; 0: all before it */
-    int64_t window_from; /* layers in front that see all nevertheless */
+    int64_t width;        /* C, hidden size */
+    int64_t n_heads;      /* H */
+    int64_t n_kv_heads;   /* divides n_heads */
+    int64_t head_dim;     /* D; HF default width / n_heads */
+    int64_t ffn_width;    /* F; per expert where there are any */
+    int64_t dense_first;  /* of a model with experts: layers in front that have none */
+    int64_t moe_every;    /* of the other layers every n-th has experts (2: the 2nd, 4th); 0: all */
+    int64_t dense_width;  /* F of layers without experts; 0: there are none */
+    int64_t vocab;        /* V; 0 only in a job whose tokenizer still has to decide it */
+    int64_t max_seq;      /* longest sequence; rows of wpe for GPT-2 */
+    int64_t window;       /* tokens that one sees, itself the last of them; 0: all before it */
+    int64_t window_from;  /* layers in front that see all nevertheless */
     int64_t window_every; /* every so manieth layer sees all, too (6: the 6th, the 12th); 0: none */
     bool tied_head;       /* head shares the token embedding */
     bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
@@ -109,9 +109,9 @@ typedef struct dh_model {
     bool topk_plain; /* weights of a token's experts are not made to sum to 1: HF norm_topk_prob */
     double router_aux_coef; /* HF router_aux_loss_coef */
     /* DeepSeek V3; 0 in other families. Latent attention: queries come from q_lora channels (0:
-     * straight from width), keys and values from kv_lora; of a head's head_dim channels of queries
-     * and keys the last rope_dim have rotary positions, and all heads' keys have these in common;
-     * a head's values have v_dim <= head_dim channels. */
+     * directly from width), keys and values from kv_lora channels. The last rope_dim of a head's
+     * head_dim channels of queries and keys have rotary positions. All heads' keys share these.
+     * A head's values have v_dim <= head_dim channels. */
     int64_t q_lora, kv_lora, rope_dim, v_dim;
     bool rope_pairs;     /* neighbours are rotated, not halves: HF rope_interleave */
     int64_t n_shared;    /* experts that every token goes to, as one of n_shared * ffn_width */
@@ -119,12 +119,12 @@ typedef struct dh_model {
     int64_t top_groups;  /* groups that a token's experts are of (HF topk_group) */
     double router_scale; /* of a token's weights (HF routed_scaling_factor) */
     double init_std;     /* HF initializer_range */
-    dh_lora lora;        /* of the run, not of config.json */
+    dh_lora lora;        /* a property of the run, not in config.json */
 } dh_model;
 
 /* Number of parameters, without adapters. */
 DH_API int64_t dh_model_n_params(const dh_model *model);
-/* Of those that are trained: all, or with adapters these alone. */
+/* Number of trained parameters: all, or with adapters only theirs. */
 DH_API int64_t dh_model_n_trained(const dh_model *model);
 /* Whether the linear whose name ends in `module` ("q_proj") has an adapter. */
 DH_API bool dh_model_adapts(const dh_model *model, const char *module);
@@ -133,20 +133,21 @@ DH_API bool dh_model_adapts(const dh_model *model, const char *module);
 DH_API const char *dh_model_linear(const dh_model *model, size_t i);
 /* Factor of what adapters give; 0: there are none. */
 DH_API double dh_model_lora_scale(const dh_model *model);
-/* Model FLOPs of forward + backward for one token at sequence length T:
- * 6 * matmul parameters + 12 * L * H * D * T/2 for causal attention, fewer than T/2 in layers with
- * a window (MFU's numerator, PaLM appendix B, with the causal half; the embedding lookup does
- * not count, the head does). Linear attention: 6 * L * (H + K) * D^2 instead, whatever T. MoE
- * counts top_k experts. Of weights that are not trained 4 instead of 6: they have no gradient of
- * their own. */
+/* Model FLOPs of forward + backward for one token at sequence length T (MFU's numerator, PaLM
+ * appendix B, with the causal half):
+ *   matrices           6 * their parameters; 4 * for frozen ones, which have no gradient
+ *   softmax attention  12 * L * H * D * T/2; less than T/2 in layers with a window
+ *   linear attention   6 * L * (H + K) * D^2, for any T
+ *   MoE                top_k experts
+ * The embedding lookup does not count; the head does. */
 DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 
 /* Tokens that one sees in layer 0 <= layer < n_layers; 0: all before it. */
 DH_API int64_t dh_model_window(const dh_model *model, int64_t layer);
 
-/* What sets a layer apart from those that the model's fields describe, bit by bit. Layers of a kind
- * are alike, but for what a kernel takes from the layer's number (nth): they have the same
- * operators on the same shapes, and as much work. */
+/* Differences of a layer from the model's fields, one bit each. Layers of a kind have the same
+ * operators on the same shapes, and the same work. Only values that a kernel derives from the
+ * layer's number (nth) may differ. */
 enum {
     DH_LAYER_DENSE = 1 << 0,    /* no experts, in a model that has them */
     DH_LAYER_SOFTMAX = 1 << 1,  /* softmax attention, in a model of linear attention */
@@ -169,9 +170,9 @@ DH_API dh_layer_kinds dh_model_kinds(const dh_model *model, int64_t first, int64
 /* The model as one of its layers sees it: as many layers, all of that one's kind. Of a model whose
  * layers are alike, the same. */
 DH_API dh_model dh_model_of_layer(const dh_model *model, int64_t layer);
-/* Chunks of a sequence that a rank of context parallelism has, in all layers: 2, an early and a
- * late one, which even out causal attention; 1 where every layer has linear attention. Of a whole
- * model, not of one as a layer sees it. */
+/* Chunks of a sequence on a context-parallel rank, in all layers: 2, an early and a late one, which
+ * balance causal attention; 1 where every layer has linear attention. For a whole model, not for a
+ * model as one layer sees it. */
 DH_API int64_t dh_model_cp_chunks(const dh_model *model);
 /* How many of the first n layers have experts. */
 DH_API int64_t dh_model_n_routed(const dh_model *model, int64_t n);
@@ -190,17 +191,24 @@ DH_API const dh_model_preset *dh_model_presets(size_t *n);
 /* Unknown name: DH_EMISSING with the nearest one. */
 DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
-/* From config.json text (HF GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
+/* A model from config.json text.
+ *
+ * Classes of Hugging Face: GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
  * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
- * Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another name), and of
- * our own for models with linear attention, which transformers has no class for: model_type
- * linear_llama or linear_mixtral, keys as Llama's and Mixtral's, feature_map, softmax_every. Fields
- * with a meaning we do not compute (other activations, unknown rope scaling, kinds of layer_types)
- * are refused by name, and so are encoders and classifiers, by architectures, is_causal and the
- * like; a window is kept where it is shorter than the longest sequence; harmless unknown ones are
- * ignored; absent ones have transformers' defaults. A GPT-2 file may say "bias": false (nanoGPT's
- * variant; not a key of transformers). errors: DH_EFORMAT syntax or type; DH_EINVAL sizes;
- * DH_EUNSUPPORTED; DH_EIO. The file variant takes config.json or its folder. */
+ * Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another name. Classes
+ * of our own for linear attention: model_type linear_llama or linear_mixtral, with Llama's and
+ * Mixtral's keys, feature_map and softmax_every.
+ *
+ *   refused by name   fields with a meaning that we do not compute (other activations, unknown rope
+ *                     scaling, kinds of layer_types); encoders and classifiers, by architectures,
+ *                     is_causal and the like
+ *   ignored           harmless unknown fields
+ *   absent            Transformers' defaults
+ *   window            kept where it is shorter than the longest sequence
+ *   "bias": false     accepted for GPT-2 (nanoGPT's variant; not a key of Transformers)
+ *
+ * The file variant takes config.json or its folder.
+ * errors    DH_EFORMAT syntax or type; DH_EINVAL sizes; DH_EUNSUPPORTED; DH_EIO */
 DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
                                            dh_model *model);
 DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);

@@ -10,14 +10,15 @@
  *               WordPiece (BERT) or whole words, with its normalizer, pre_tokenizer and decoder:
  *               the ids and texts of Hugging Face's tokenizers 0.23
  *
- * What a tokenizer cannot do exactly is refused when it is loaded (DH_EUNSUPPORTED,
- * naming the setting).
+ * A tokenizer with a setting that cannot be followed exactly is refused when it is loaded
+ * (DH_EUNSUPPORTED, naming the setting).
  *
- * Text that is not UTF-8. Byte-level BPE: a run of invalid bytes is a word of its own,
- * and the text before and after it is split as if it ended and began there; decoding
- * gives the same bytes back; so with the others, where the word is unknown or bytes' tokens.
- * SPM: an invalid byte becomes its byte token (the unknown token where the model has none).
- * chars: an error that names the byte offset.
+ * Text that is not UTF-8:
+ *   byte-level  a run of invalid bytes is a word of its own. Text before and after it is split as
+ *   BPE         if it ended and began there. Decoding gives the same bytes back
+ *   others      the same; the word is unknown, or becomes tokens of bytes
+ *   SPM         an invalid byte becomes its byte token (unknown token where the model has none)
+ *   chars       an error that names the byte offset
  *
  * A tokenizer never changes after loading and may be used by many threads at once. */
 #ifndef DHELIX_TOKENIZER_H
@@ -43,8 +44,8 @@ typedef DH_VEC(int32_t) dh_ids; /* growable; free with dh_vec_fini */
  *                  merges.txt, tokenizer.model, tokenizer.bin, vocab.txt that is there
  *                  and supported
  *   FILE           recognised by its content, BERT's vocab.txt by its name
- * A tokenizer_config.json beside a tokenizer.json or a vocab.txt names its BOS and EOS tokens, and
- * says of a vocab.txt whether texts are put into lower case.
+ * A tokenizer_config.json next to a tokenizer.json or a vocab.txt names its BOS and EOS tokens. For
+ * a vocab.txt it also says whether texts are put into lower case.
  * errors    DH_EMISSING, DH_EIO, DH_EFORMAT (what and where), DH_EUNSUPPORTED, DH_ENOMEM */
 DH_API dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok);
 DH_API void dh_tokenizer_destroy(dh_tokenizer *tok); /* NULL is fine */
@@ -90,7 +91,7 @@ enum {
     DH_ENCODE_SPECIAL = 4 /* texts of special tokens become those tokens */
 };
 
-/* Append the ids of text to *ids; on failure *ids holds what it held before.
+/* Append the ids of text to *ids, which is unchanged on failure.
  * cost      O(n log n) for any text; normal text a few ten MB/s
  * errors    DH_EINVAL not encodable (byte offset), DH_ENOMEM */
 DH_API dh_status dh_tokenizer_encode(dh_ctx *ctx, const dh_tokenizer *tok, const void *text,

@@ -1,13 +1,14 @@
-/* Tuning: which mesh, micro-batch, recomputation, schedule and strategy train a job fastest on
+/* Tuning: the mesh, micro-batch, recomputation, schedule and strategy that train a job fastest on
  * given devices and memory.
  *
- * Every combination that the job could have is enumerated. What a job file or its mesh
- * would refuse is refused here with the same message. The others get an estimate: operators
- * of the graphs a program would be built from, timed by the same costs and orders
- * as it, along the slots of the pipeline schedule; memory from the lifetimes in these
- * graphs and the program's own layout of what persists. The best few and the best with each value
- * are then simulated (simulate.h), and the simulator has the last word among them. Same input, same
- * result. */
+ *   1. Every combination that the job could have is enumerated. A combination that a job file or
+ *      its mesh would refuse is refused here with the same message.
+ *   2. The others get an estimate. Time: the operators of the program's graphs, with the program's
+ *      costs and orders, along the slots of the pipeline schedule. Memory: lifetimes in these
+ *      graphs, and the program's layout of persistent data.
+ *   3. The best few, and the best with each value, are simulated (simulate.h). The simulation
+ *      decides among them.
+ * Same input, same result. */
 #ifndef DHELIX_TUNE_H
 #define DHELIX_TUNE_H
 
@@ -131,8 +132,8 @@ typedef struct dh_tune_value_row {
     int64_t n_behind; /* with work that alone takes more than is worth a look */
     double least_ns;  /* the least of such work, where there is some */
     dh_tune_row best; /* if n_fit is 0: that with the least memory; valid if n_too_large is not 0 */
-    const char *why;  /* what it costs against the winner, by the simulations of both or by the
-                       * estimates of both; or why there is none */
+    const char *why; /* the loss against the winner, by simulations of both or by estimates of both;
+                       * or why there is no such configuration */
 } dh_tune_value_row;
 
 typedef struct dh_tune {
@@ -149,7 +150,7 @@ typedef struct dh_tune {
     size_t n_rows;
     dh_tune_value_row *values; /* [n_values], by dimension and value */
     size_t n_values;
-    int64_t search_ns; /* of the clock: the only number that varies from run to run */
+    int64_t search_ns; /* wall time: the only number that varies from run to run */
 } dh_tune;
 
 enum { DH_TUNE_MANY = 20000 };
@@ -167,28 +168,29 @@ typedef struct dh_tune_options {
     const char *fusions;       /* numbers of pieces with commas, off among them, or all; the same */
     const char *posts;         /* as sequences */
     size_t n_rows;             /* most rows of the result */
-    size_t n_simulated;        /* of the best by estimate; where it is not 0, the best with each
-                                * value is simulated too, unless the estimate is far behind */
-    /* So many times the step of the best with the first strategy is worth a look: of values that
-     * cannot come within it a search says at least how long they take. 0: 1.5 where there are more
-     * than DH_TUNE_MANY configurations, else all; INFINITY: all. */
+    size_t n_simulated;        /* number of the best by estimate that are simulated; not 0: also the
+                                * best with each value, unless its estimate exceeds `within` */
+    /* Limit, in steps of the best configuration with the first strategy. A value beyond it gets a
+     * lower bound instead of an estimate. 0: 1.5 where there are more than DH_TUNE_MANY
+     * configurations, else no limit; INFINITY: no limit. */
     double within;
     int64_t n_threads;                 /* 0: one a core; the result is the same with any number */
     bool quiet;                        /* no progress */
     const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
 } dh_tune_options;
 
-/* A job file as a search takes it: what the file says of mesh, micro-batch, schedule and strategy
- * is set aside, and what overrides ("parallel.tp=8") say of that stays as it is.
+/* A job file as a search takes it. The file's mesh, micro-batch, schedule and strategy are set
+ * aside. Those that overrides give ("parallel.tp=8") stay fixed.
  * out       set only on DH_OK: the job, which the caller frees, and dh_tune_options.fixed
  * errors    as dh_job_load */
 DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                               size_t n_overrides, dh_job **job, unsigned *fixed);
 
 /* Search.
- * in        job: its model, batch, sequence length, precision and all that is not searched over
+ * in        job: its model, batch, sequence length, precision and all settings that are not
+ *           searched
  * out       set only on DH_OK; caller frees with dh_tune_destroy. n_rows 0: nothing fits, and
- *           values say what would need least
+ *           values have the configuration that needs least
  * errors    DH_EINVAL devices, memory or `within` out of range, nothing is possible (with the first
  *           reason); DH_EMISSING a strategy or schedule of that name; DH_EINTERRUPTED;
  *           those of dh_simulate_job
