@@ -34,7 +34,7 @@ typedef struct dh_cli_option {
     char letter;      /* short form, 0: none */
     dh_cli_kind kind;
     size_t offset;     /* in the struct it fills */
-    const char *value; /* what help shows after the name: "N"; NULL for flags and enums */
+    const char *value; /* shown by help after the name: "N"; NULL for flags and enums */
     const char *doc;
     double min, max;          /* INT, REAL */
     const char *const *names; /* ENUM: NULL-terminated */
@@ -47,7 +47,7 @@ typedef struct dh_cli_option {
 
 typedef struct dh_command dh_command;
 
-/* What every command has beside its own options. */
+/* Options of every command. */
 typedef struct dh_cli {
     const dh_command *command;
     dh_cli_list args; /* positionals */
@@ -69,7 +69,7 @@ struct dh_command {
     size_t min_args, max_args;
     const dh_cli_option *options;
     size_t n_options;
-    size_t args_bytes;    /* of the struct that options fill */
+    size_t args_bytes;    /* size of the struct that options fill */
     const void *defaults; /* its initial value; NULL: zeros */
     dh_status (*run)(dh_ctx *ctx, dh_cli *cli, const void *args);
 };
@@ -124,7 +124,8 @@ dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool
  * Caller frees with dh_job_destroy. */
 dh_status dh_cli_load_job(dh_ctx *ctx, const dh_cli *cli, const char *path, int64_t ranks,
                           dh_job **job);
-/* What it is loaded with. Stays where it is; caller frees with dh_cli_overrides_fini. */
+/* Overrides with which the job is loaded. It stays where it is; caller frees with
+ * dh_cli_overrides_fini. */
 typedef struct dh_cli_overrides {
     const char **at; /* [n]: those of --set, then the number of ranks */
     size_t n;
@@ -142,7 +143,7 @@ enum { DH_CLI_INTERRUPTED = 130 }; /* exit code */
 dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
 /* Bytes as they are: the texts that sample and tokenize give. */
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
-/* What was printed is written now, or the reason why not is known. */
+/* Flushes printed text. errors: why it could not be written */
 dh_status dh_cli_flush(dh_ctx *ctx);
 /* At the end of the program: all of it is. */
 dh_status dh_cli_end_output(dh_ctx *ctx);
@@ -150,15 +151,15 @@ dh_status dh_cli_end_output(dh_ctx *ctx);
 void dh_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Text of a dh_str, control characters in it as \uXXXX (which JSON reads); releases it. */
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text);
-/* The text as a paragraph, wrapped, all lines but the first indented; releases it. */
+/* Prints the text as a wrapped paragraph, all lines except the first indented; releases it. */
 void dh_cli_paragraph(dh_str *out, dh_str *text, int indent);
 /* Columns of standard output, within what can be read: help and tables keep to them. */
 int dh_cli_columns(void);
 /* From now on a file that is cut short while it is mapped ends the process with its name. */
 void dh_cli_name_cut_files(void);
-/* For what has nothing to save: from now on the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the
- * process at once (exit code 130), below the line that progress may have drawn. Comes before the
- * process starts other threads: those inherit that the signals are blocked. Returns the flag of
+/* For commands that have nothing to save. The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the
+ * process at once (exit code 130), below the line that progress may have drawn. Call it before
+ * the process starts other threads, which then inherit the blocked signals. Returns the flag of
  * dh_cli_catch_signals. */
 const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet);
 /* From now on, also after the other, the first of these signals sets the flag that is returned, and
@@ -168,8 +169,8 @@ const volatile sig_atomic_t *dh_cli_catch_signals(void);
 void dh_cli_ask_to_stop(void);
 /* In the environment of what dh_cli_end_with_launcher watches: dh_process_print's line. */
 #define DH_CLI_LAUNCHER "DHELIX_LAUNCHER"
-/* From now on a rank that a launcher has started is asked to stop when `dhelix launch` is gone, or
- * the process that started it; what cannot stop is ended soon after. */
+/* From now on a rank that a launcher has started is asked to stop when `dhelix launch`, or the
+ * process that started it, is gone. A rank that cannot stop is ended soon after. */
 void dh_cli_end_with_launcher(void);
 
 #endif
