@@ -1,10 +1,10 @@
 /* Which ranks work together: the five-way arrangement of ranks and its groups.
  *
  * Ranks are numbered with tp fastest, then cp, ep, edp, pp, which is Megatron's
- * default order "tp-cp-ep-dp-pp"; data-parallel index = edp_index * ep +
- * ep_index, as expert parallelism uses part of the data-parallel ranks. Nodes
- * hold consecutive ranks. Groups are computed, never stored: functions take any number of ranks,
- * and constant time but for dh_mesh_group_span. Pure, any thread. */
+ * default order "tp-cp-ep-dp-pp". Expert parallelism uses part of the data-parallel
+ * ranks: data-parallel index = edp_index * ep + ep_index. Nodes hold consecutive
+ * ranks. Groups are computed, never stored. Functions accept any number of ranks and take
+ * constant time, except dh_mesh_group_span. Pure, any thread. */
 #ifndef DH_CONFIG_MESH_H
 #define DH_CONFIG_MESH_H
 
@@ -91,14 +91,14 @@ typedef struct dh_mesh {
     bool whole_experts;
     /* So many tensor-parallel ranks in a row have the same head of keys and values; 0 is 1. */
     int64_t kv_ranks;
-    /* Neighbours in the data groups of which each keeps a share of parameters from a block's
-     * forward to its backward; 0: all of a node's, or none. What does not divide a group leaves it
-     * whole or alone. */
+    /* Number of neighbours in a data group that share a block's parameters between its forward and
+     * its backward; 0: all of a node, or none. Where the number does not divide a group, the
+     * share is the whole group or one rank. */
     int64_t share_ranks;
 } dh_mesh;
 
-/* dh_mesh.kv_ranks where tp ranks have a model: each has a head of keys and values whole, and where
- * there are fewer heads than ranks, runs of ranks have the same one. */
+/* dh_mesh.kv_ranks for a model on tp ranks. Each rank has whole heads of keys and values. With
+ * fewer heads than ranks, consecutive ranks have the same head. */
 static inline int64_t dh_mesh_kv_ranks(const dh_model *model, int64_t tp)
 {
     return model->n_kv_heads > 0 && model->n_kv_heads < tp ? tp / model->n_kv_heads : 1;
@@ -109,8 +109,8 @@ typedef struct dh_coord {
     int64_t ep, edp;
 } dh_coord;
 
-/* Sizes to a mesh. nodes or ranks_per_node may be 0: derived from the other;
- * both 0: one node holds all.
+/* A mesh from sizes.
+ * in        nodes or ranks_per_node: 0: derived from the other; both 0: one node holds all
  * out       set only on DH_OK
  * errors    DH_EINVAL; the message names the job's setting to change */
 dh_status dh_mesh_init(dh_ctx *ctx, int64_t dp, int64_t tp, int64_t pp, int64_t cp, int64_t ep,
@@ -131,7 +131,7 @@ int64_t dh_mesh_rank(const dh_mesh *mesh, dh_coord coord);
 int64_t dh_mesh_node(const dh_mesh *mesh, int64_t rank);
 
 const char *dh_group_name(dh_group_kind group);
-const char *dh_group_doc(dh_group_kind group); /* what it is for */
+const char *dh_group_doc(dh_group_kind group); /* its purpose */
 /* Whether its members' coordinates on an axis (dh_mesh_axis) differ; DH_MESH_PP: of stages. */
 bool dh_group_varies(dh_group_kind group, int axis);
 /* Whether of the stages its members are on two, g and pp-1-g, which hold the same layers where
@@ -147,7 +147,7 @@ typedef struct dh_group_stages {
     dh_group_kind local, cross;
     int64_t per_node, n_nodes; /* members of either: their product is the group's size */
 } dh_group_stages;
-/* Whether a group can work in two stages: it is of DH_GROUP_STAGE_LIST, and lies on two or more
+/* Whether a group can work in two stages. It must be of DH_GROUP_STAGE_LIST, and lie on two or more
  * nodes with the same number of members, at least two, on each. Its i-th member is the
  * (i mod per_node)-th of its local group and the (i / per_node)-th of its cross group.
  * out       stages: set where it can
@@ -162,9 +162,11 @@ bool dh_mesh_cuts_one_axis(const dh_mesh *mesh);
  * a node ends elsewhere. */
 int64_t dh_mesh_run_on_node(const dh_mesh *mesh, int axis);
 
-/* How members lie on an axis along which they differ: all of it (DH_STAGE_WHOLE), a run of
- * neighbours (DH_STAGE_LOCAL: those on a node, with the same key and value head, or of
- * dh_mesh.share_ranks) or one of each run (DH_STAGE_CROSS); and how long a run is. */
+/* How members lie on an axis along which they differ, and the length of a run:
+ *   DH_STAGE_WHOLE   the whole axis
+ *   DH_STAGE_LOCAL   a run of neighbours: on a node, with the same key and value head, or of
+ *                    dh_mesh.share_ranks
+ *   DH_STAGE_CROSS   one of each run */
 dh_group_stage dh_group_spread(dh_group_kind group);
 int64_t dh_mesh_group_run(const dh_mesh *mesh, dh_group_kind group, int axis);
 
@@ -175,8 +177,8 @@ int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
 /* Number of the rank's group among those of its kind: the colour of a communicator split.
  * Groups are numbered by their first members. */
 int64_t dh_mesh_group_id(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
-/* Position of the rank in its group, members being in rank order; -1 where the
- * rank has none (the inner stages of DH_GROUP_EMBED, the middle one of a group of copies). */
+/* Position of the rank in its group; members are in rank order. -1 where the rank has none (the
+ * inner stages of DH_GROUP_EMBED, the middle one of a group of copies). */
 int64_t dh_mesh_group_index(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* Rank of the i-th member, i in [0, group_size), of the rank's group. */
 int64_t dh_mesh_group_member(const dh_mesh *mesh, dh_group_kind group, int64_t rank, int64_t i);
