@@ -1,21 +1,21 @@
 /* Datasets: files -> one stream of tokens -> training samples.
  *
- * Sources, recognised by content and name; several files follow one another, or take turns by
- * shares; a folder's files and those of a pattern in the order of their names:
+ * Several files follow one another, or take turns by shares. Files of a folder or a pattern come in
+ * the order of their names. Sources are recognised by content and name:
  *   text          UTF-8, one document, tokenized
- *   JSON lines    one object a line with a text field; every document is followed by the
- *                 tokenizer's EOS, if it has one; so are the objects of one JSON array.
+ *   JSON lines    one object a line with a text field, or the objects of one JSON array; every
+ *                 document is followed by the tokenizer's EOS, if it has one.
  *                 *.jsonl, *.ndjson and *.json are never plain text
  *   llm.c         header of 256 int32: magic 20240520, version 1, count, then uint16;
  *                 or magic 20240801, version 7, count, then uint32 (Llama 3)
  *   Megatron      X.bin + X.idx ("MMIDIDX\0\0", version 1), named by either or by X
  *   *.u16         uint16, nothing else; so is a .bin without header and .idx (nanoGPT's)
  * Texts and JSON lines may be compressed by gzip or zstd (a.jsonl.gz).
- * All integers little endian. Files are mapped, not read; text is tokenized once into a
+ * All integers are little endian. Files are mapped, not read. Text is tokenized once into a
  * cache file, which is used again while source, tokenizer and split are the same.
  *
- * A sample is a pure function of its index, the seed and the order: the position in the
- * data is one integer, and no mesh or worker count changes what is seen. */
+ * A sample is a pure function of its index, the seed and the order. The position in the data
+ * is one integer, and samples do not depend on the mesh or the number of workers. */
 #ifndef DH_DATA_DATASET_H
 #define DH_DATA_DATASET_H
 
@@ -30,9 +30,11 @@ extern "C" {
 
 typedef struct dh_dataset dh_dataset;
 
-/* Part of every file. Text is cut after floor(n * (1 - val_fraction)) of its n code
- * points and each part tokenized by itself (nanoGPT); JSON lines at the first document
- * that begins at or after that share of the bytes; token files after that many tokens. */
+/* Part of every file. The cut depends on the source:
+ *   text          after floor(n * (1 - val_fraction)) of its n code points; each part is tokenized
+ *                 by itself (nanoGPT)
+ *   JSON lines    at the first document that begins at or after that share of the bytes
+ *   token files   after that share of the tokens */
 typedef enum dh_data_part { DH_PART_ALL, DH_PART_TRAIN, DH_PART_VAL } dh_data_part;
 
 #define DH_DATASET_SHARES 65536
@@ -64,8 +66,8 @@ typedef struct dh_dataset_spec {
     const volatile sig_atomic_t *stop;
 } dh_dataset_spec;
 
-/* Open, tokenizing what is not in the cache. Borrows only the strings and the tokenizer
- * during the call. Ranks that share a cache folder: let one open first.
+/* Opens, and tokenizes texts that are not in the cache. Borrows only the strings and the tokenizer
+ * during the call. Where ranks share a cache folder, let one open first.
  * errors    DH_EIO file; DH_EFORMAT malformed, cut off, empty, counts or
  *           pointers outside the file (file, and line of JSON lines); DH_EINVAL text not
  *           encodable, spec; DH_ENOMEM */
@@ -79,8 +81,9 @@ bool dh_dataset_has_text(const dh_dataset *ds);
  * not show. Streams of equal length and hash are taken to be the same.
  * errors    those of dh_dataset_check_same; DH_ENOMEM */
 dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash);
-/* What checkpoints of old have of more than 2^24 tokens: a hash of that many, in 1,024 stretches
- * from the first to the last; 0: of fewer tokens they have the hash of all. */
+/* The hash that old checkpoints have for more than 2^24 tokens. It covers that many tokens, in
+ * 1,024 stretches from the first to the last. 0: there are fewer tokens, and they have the hash
+ * of all. */
 uint64_t dh_dataset_sample_hash(const dh_dataset *ds);
 /* Whether another program has written to a token file since it was opened. A file put in its place
  * does not count, since the old one is still read.
@@ -97,13 +100,12 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
  *               (Feistel network with cycle walking: no memory)
  *   sequential  window i mod W, that is tokens [i*T, i*T + T]
  *   random      offset uniform over all n - T, drawn by seed and i (Philox)
- * With shares, sample i is of the entry whose turn it is: of any run of samples from a multiple of
- * the shares' sum on, each entry has its share to within one sample, and its own samples come in
- * its own order, begun anew when it ends.
- * tokens     out, seq_len + 1 ids
- * errors     DH_EINVAL no window; DH_EFORMAT an id outside the vocabulary (file,
- *            position in it, id, vocabulary); DH_EIO a token file was cut short
- * Any thread, at the same time. */
+ * With shares, sample i belongs to the entry whose turn it is. In any run of samples from a
+ * multiple of the shares' sum on, each entry has its share to within one sample. An entry's samples
+ * come in its own order, which begins anew when it ends. Any thread, at the same time.
+ * out       tokens: seq_len + 1 ids
+ * errors    DH_EINVAL no window; DH_EFORMAT an id outside the vocabulary (file, position in it, id,
+ *           vocabulary); DH_EIO a token file was cut short */
 dh_status dh_dataset_sample(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                             int64_t seq_len, int32_t *tokens);
 /* Offset in the stream where that sample begins. */
@@ -114,19 +116,20 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
 
 /* ---- packed documents ------------------------------------------------------------------ */
 
-/* From here on samples are rows of whole documents instead of windows: windows counts rows, and
- * every order is one of rows. Documents end where Megatron's index marks several, else with the
- * token eos, and with their file; one that is longer than a row is cut, one of a single token left
- * out. Which documents share a row follows from the data, the seed and the order (src/data/pack.h),
- * and is the same in all epochs.
- *
- * in        the dataset was opened with spec.documents. eos: -1: there is no such token, and then
- *           only files of plain text, and what an index marks, are documents
- * errors    DH_EINVAL where documents end is not known, also by ready tokens without eos among the
- *           first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
+/* Makes samples rows of whole documents instead of windows. Windows then count rows, and every
+ * order is one of rows. Documents end where Megatron's index marks several, else with the token
+ * eos, and with their file. A document longer than a row is cut; one of a single token is left out.
+ * The data, the seed and the order decide which documents share a row (src/data/pack.h). Rows are
+ * the same in all epochs.
+ * in        the dataset was opened with spec.documents
+ *           eos: -1: there is no such token; documents are then files of plain text, and those that
+ *           an index marks
+ * errors    DH_EINVAL the ends of documents are not known, also where token files have no eos among
+ *           the first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
 dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
-/* Conversations in rows: whole ones side by side, or alone one a row. What is longer than a row is
- * cut; parts without an answer are left out. errors: those of dh_dataset_pack */
+/* Conversations in rows: several whole ones, or one a row. A conversation longer than a row is cut;
+ * parts without an answer are left out.
+ * errors    those of dh_dataset_pack */
 dh_status dh_dataset_pack_chats(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, bool alone);
 bool dh_dataset_is_packed(const dh_dataset *ds);
 
@@ -140,8 +143,9 @@ typedef struct dh_dataset_row {
 /* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row);
-/* Lengths of its documents in tokens that have another behind them, and how many of these are
- * targets: but for conversations all. errors: of reading conversations, those of dh_dataset_read */
+/* Lengths of its documents, in tokens that another one follows, and how many of these are targets:
+ * all of them, except in conversations.
+ * errors    of reading conversations, those of dh_dataset_read */
 typedef void (*dh_take_length)(void *user, int64_t n, int64_t n_targets);
 dh_status dh_dataset_lengths(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                              dh_take_length take, void *user);
