@@ -1,22 +1,22 @@
-/* Pairing: which operators of one strand's forward run beside which operators of the
- * other strand's backward (DHelix, arXiv 2411.15871, "operator pairing").
+/* Pairing: which operators of one strand's forward run at the same time as which operators of
+ * the other strand's backward (DHelix, arXiv 2411.15871, "operator pairing").
  *
  * Input are two operator DAGs, the time of every operator alone, and for every pair
  * (forward operator, backward operator) the completion times of both when they start
  * together. A plan is a list of rounds. A round runs operators of one strand alone, or a
- * segment of each strand side by side: inside a round each strand runs its operators one
- * after the other, and the next round starts when both segments are done.
+ * segment of each strand at the same time. Inside a round each strand runs its operators one
+ * after the other. The next round starts when both segments are done.
  *
  * Fluid model of a pair of segments: at each instant the two current operators progress
- * at their mutual rates (solo ns of work per ns); when one of them ends, its strand goes
- * on with its next operator or, at the end of the segment, leaves the other alone, at
- * rate 1. Rates of a pair with solo times s_f, s_b and completion times t_f <= t_b:
- *   r_f = s_f / t_f                        f ran beside b all its time
- *   r_b = (s_b - (t_b - t_f)) / t_f        b did the rest, t_b - t_f, alone
- * and likewise with f and b exchanged, so that a pair of single operators takes exactly
- * what was measured. r_b is negative where b lost more time than it had run; it is kept.
+ * at their mutual rates (solo ns of work per ns). When one of them ends, its strand
+ * continues with its next operator. At the end of its segment the other strand continues
+ * alone, at rate 1. Rates of a pair with solo times s_f, s_b and completion times t_f <= t_b:
+ *   r_f = s_f / t_f                        f ran with b all its time
+ *   r_b = (s_b - (t_b - t_f)) / t_f        b ran the rest, t_b - t_f, alone
+ * and likewise with f and b exchanged. A pair of single operators therefore takes exactly the
+ * measured time. r_b is negative where b lost more time than it had run; it is kept.
  *
- * Not modelled: operators of the same strand beside each other (the paper's
+ * Not modelled: operators of the same strand at the same time (the paper's
  * self-overlapping operators). All times are in nanoseconds. */
 #ifndef DH_PLAN_PAIRING_H
 #define DH_PLAN_PAIRING_H
@@ -151,7 +151,7 @@ typedef struct dh_pair_plan {
     int64_t n_states, n_moves; /* looked at by the search; 0 where there was none */
     /* Pairs of operators that ran at the same time, by source of their cost. */
     int32_t n_pairs[DH_N_PAIR_SOURCES];
-    const char *note; /* what the search had to give up, and what it did instead; or NULL */
+    const char *note; /* a search that was too large, and the one done instead; or NULL */
     dh_pair_other *others;
     int32_t n_others; /* 0 without options.compare */
 } dh_pair_plan;
@@ -160,7 +160,7 @@ void dh_pair_plan_destroy(dh_pair_plan *plan);
 
 /* ---- policies: one row each ------------------------------------------------------------- */
 
-struct dh_pair_search; /* what a policy works on; inside the library */
+struct dh_pair_search; /* input of a policy; inside the library */
 
 typedef struct dh_pair_policy {
     const char *name;
