@@ -116,22 +116,27 @@ typedef struct dh_memory_point {
 dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                               dh_memory_point **points, size_t *n);
 
-/* The step in Chrome's trace event format (JSON object form): process = rank, thread =
- * stream, a complete event of category "kernel" for each instruction; name: operator, of
- * communication behind "ncclDevKernel_"; args: operator, phase, instruction, kind of block, output
- * tensor, group of ranks or pipeline rank it communicates with, how long it waited for partners,
- * micro-batch, layer, flops of computation, bytes of its operands; where a part of an output is
- * complete an instant event, and an arrow from it to each instruction that waits for it; half an
- * arrow for each message between stages, whose other half is in the other rank's file; and counter
- * events "memory": activations and scratch alive, in bytes. The object's "otherData" has the rank,
- * the bytes planned for it and those of each persistent kind. Times are those of the monotonic
- * clock in microseconds, so that files of ranks on one machine join into one trace (dh_trace_join).
+/* The step in Chrome's trace event format (JSON object form). Process = rank, thread = stream.
  *
- * Beside these what PyTorch's profile-guided estimator, Holistic Trace Analysis and
- * `dhelix profile --from-trace` read, as Kineto writes it: "stream", "External id", of collectives
- * "Collective name", "Process Group Name", "Group size", "In msg nelems", ..., the groups as
- * "distributedInfo", and operators of the host ("cpu_op") with "Input Dims".
+ *   complete events   one of category "kernel" for each instruction. Name: the operator, with
+ *                     "ncclDevKernel_" before a communication. Args: operator, phase, instruction,
+ *                     kind of block, output tensor, group of ranks or pipeline rank of a
+ *                     communication, time it waited for partners, micro-batch, layer, flops of
+ *                     computation, bytes of its operands
+ *   instant events    a part of an output is complete; an arrow leads to each instruction that
+ *                     waits for it
+ *   half arrows       one for each message between stages; the other half is in the other rank's
+ *                     file
+ *   counter events    "memory": activations and scratch alive, in bytes
+ *   "otherData"       the rank, its planned bytes, and those of each persistent kind
  *
+ * Times are those of the monotonic clock in microseconds, so files of ranks on one machine join
+ * into one trace (dh_trace_join).
+ *
+ * The file also has keys that PyTorch's profile-guided estimator, Holistic Trace Analysis and
+ * `dhelix profile --from-trace` read, as Kineto writes them: "stream", "External id"; for
+ * collectives "Collective name", "Process Group Name", "Group size", "In msg nelems", ...; groups
+ * as "distributedInfo"; operators of the host ("cpu_op") with "Input Dims".
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans);
