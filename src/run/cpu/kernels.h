@@ -71,9 +71,9 @@ void dh_k_fp8_rows(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x,
 /* The same of every column; scales: C floats of scratch. */
 void dh_k_fp8_columns(dh_fp8_format format, int64_t N, int64_t C, const dh_bf16 *x, dh_bf16 *y,
                       float *scales);
-/* The columns of each expert's rows, in however many runs they come: rows offsets[s] to
- * offsets[s+1] are those of expert s mod E. scales [E,C] as above; rows behind the last run are
- * left alone in y. */
+/* The columns of each expert's rows. Rows offsets[s] to offsets[s+1] are those of expert s mod
+ * E, so an expert may have several runs. scales [E,C] as above. Rows of y after the last run
+ * stay as they are. */
 void dh_k_fp8_expert_columns(dh_fp8_format format, int64_t E, int64_t n_runs,
                              const int64_t *offsets, int64_t C, const dh_bf16 *x, dh_bf16 *y,
                              float *scales);
@@ -106,9 +106,9 @@ void dh_k_head_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void
                           const float *stats, float *dw_q, float *dw_k, unsigned accumulate,
                           void *ws);
 
-/* The same rows: all heads of q are normed together, all heads of k too, by w_q [HD] and w_k [KD];
- * v is copied. A rank may have some of the heads. sums [N,4] = squares of q, how many they are,
- * those of k, how many: to be added over the ranks before they are used. */
+/* The same rows, with all heads of q normed together by w_q [HD], and all heads of k by w_k
+ * [KD]; v is copied. A rank may have some of the heads. sums [N,4] = squares of q and their
+ * number, squares of k and their number. They must be added over the ranks before use. */
 void dh_k_qk_squares(dh_dtype dtype, dh_heads h, const void *qkv, float *sums);
 void dh_k_qk_norm_fwd(dh_dtype dtype, dh_heads h, const void *qkv, const float *sums,
                       const float *w_q, const float *w_k, float eps, void *out);
@@ -126,8 +126,8 @@ void dh_k_qk_norm_wgrad(dh_dtype dtype, dh_heads h, const void *dy, const void *
 
 /* ---- dropout, residual, bias ----------------------------------------------------------- */
 
-/* Bits are a function of (seed, step, site, sample, position, column) alone, so
- * that every mesh and every schedule drops the same elements. NULL, or prob 0: none. */
+/* Bits are a function of (seed, step, site, sample, position, column). Every mesh and every
+ * schedule therefore drops the same elements. NULL, or prob 0: none. */
 typedef struct dh_dropout {
     float prob; /* of an element to become 0; in [0, 1) */
     uint64_t seed, step;
@@ -165,8 +165,8 @@ void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const 
 
 /* ---- rotary position embedding --------------------------------------------------------- */
 
-/* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64;
- * frequency i = theta^(-2i/D), scaled as HF "linear" or "llama3" say; 0 of theta 0. */
+/* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64. Frequency i is
+ * theta^(-2i/D), scaled as in HF's "linear" or "llama3"; theta 0 gives 0. */
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table);
 /* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N] (NULL: n mod
  * T); halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back
@@ -238,9 +238,9 @@ typedef struct dh_linear_shape {
     dh_dtype o_dtype, g_dtype; /* o; dqkv. DH_F32 for what is joined with other tokens' part */
     int64_t B, T, H, KV, D;
 } dh_linear_shape;
-size_t dh_k_linear_workspace(const dh_linear_shape *s); /* of all functions below */
-/* o_t = q_t times the sum of k_s v_s^T over s <= t, of the sample's tokens. state: that of tokens
- * before them, which becomes that behind them; NULL: there are none. */
+size_t dh_k_linear_workspace(const dh_linear_shape *s); /* for all functions below */
+/* o_t = q_t times the sum of k_s v_s^T over the sample's tokens s <= t. state: in, the sum over
+ * earlier tokens; out, the sum with these tokens. NULL: there are no earlier ones. */
 void dh_k_linear_fwd(const dh_linear_shape *s, const void *qkv, float *state, void *o, void *ws);
 void dh_k_linear_bwd(const dh_linear_shape *s, const void *dout, const void *qkv, void *dqkv,
                      void *ws);
@@ -291,9 +291,9 @@ void dh_k_ce_grad(dh_dtype dtype, int64_t n, int64_t v0, int64_t v1, const void 
 /* ---- whole arrays ---------------------------------------------------------------------- */
 
 double dh_k_sum(int64_t n, const float *x); /* in float64, fixed order */
-/* Exact sums (DH_SQSUM_DIGITS): squares of each run of 32 elements are added in float64 in a fixed
- * order, runs exactly: cut at multiples of 32, or in another order, an array has the same
- * sum. Not finite where an element or a square is not. */
+/* Exact sums (DH_SQSUM_DIGITS). Squares of each run of 32 elements are added in float64 in a fixed
+ * order; runs are added exactly. An array cut at multiples of 32, or summed in another order,
+ * therefore has the same sum. It is not finite where an element or a square is not. */
 void dh_k_sqsum(int64_t n, const float *x, double *digits);
 /* Sum of n exact sums, rows of digits. */
 void dh_k_exact_sum(int64_t n, const double *rows, double *digits);
@@ -343,9 +343,10 @@ typedef struct dh_latent {
     int64_t N, H, D, R, V;
     bool pairs;
 } dh_latent;
-/* Packed qkv [N,3HD] of q [N,HD], kv [N,H(D-R+V)], a head's keys and then its values, and k_rot
- * [N,R], which all keys end with; values are filled up with zeros. table as dh_k_rope_table's for
- * R channels, pos [N]. Rotated channels come out as halves, of neighbours too. */
+/* Makes packed qkv [N,3HD] from q [N,HD], kv [N,H(D-R+V)] (a head's keys, then its values), and
+ * k_rot [N,R], with which all keys end. Values are filled up with zeros. table is that of
+ * dh_k_rope_table for R channels, pos [N]. Rotated channels come out as halves, also where
+ * neighbours were rotated. */
 void dh_k_latent_pack(const dh_latent *l, dh_dtype dtype, const void *q, const void *kv,
                       const void *k_rot, const float *table, const int32_t *pos, void *qkv);
 void dh_k_latent_pack_bwd(const dh_latent *l, dh_dtype dtype, const void *dqkv, const float *table,
@@ -371,14 +372,16 @@ void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts);
 void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                      const int32_t *experts, const float *weights, const float *dweights,
                      const double *counts, int64_t rows, double aux_coef, void *dlogits);
-/* Of the plain weights. */
+/* Gradient for plain weights. */
 void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                            const int32_t *experts, const float *dweights, const double *counts,
                            int64_t rows, double aux_coef, void *dlogits);
-/* DeepSeek V3's (arXiv 2412.19437, 2.1.2): probs [N,E] = sigmoid(logits). Experts are in n_groups;
- * of the top_groups ones whose two largest probs + bias have the largest sums the top_k largest
- * probs + bias are chosen (ties: lower index). bias [E] has a part in the choice alone. Weights are
- * scale times the chosen probs, which are first made to sum to 1 unless `plain`. */
+/* DeepSeek V3's router (arXiv 2412.19437, 2.1.2): probs [N,E] = sigmoid(logits).
+ *   1. Experts are in n_groups. A group's score is the sum of its two largest probs + bias.
+ *   2. The top_groups groups with the largest scores stay.
+ *   3. Among their experts the top_k largest probs + bias are chosen (ties: lower index).
+ *   4. Weights are scale times the chosen probs, first made to sum to 1 unless `plain`.
+ * bias [E] affects only the choice. */
 typedef struct dh_grouped_router {
     int64_t N, E, top_k, n_groups, top_groups;
     double scale;
@@ -425,12 +428,12 @@ void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
                             const void *y, const int32_t *slot_of, const float *weights,
                             int64_t n_slots, void *dy, float *dweights);
 
-/* Products of runs of rows, each with the matrix of its expert; w [E,O,I]:
+/* GEMMs of runs of rows, each with the matrix of its expert; w [E,O,I]:
  *   forward  y[r]  = x[r] w[e]^T         [R,I] -> [R,O]
  *   dgrad    dx[r] = dy[r] w[e]          [R,O] -> [R,I]
  *   wgrad    dw[e] += dy[r]^T x[r]       [R,O], [R,I] -> float32 [E,O,I]
- * Rows offsets[s] to offsets[s+1] are those of expert s mod E. How many each has is told
- * when it runs, up to R together. */
+ * Rows offsets[s] to offsets[s+1] are those of expert s mod E. The number of each expert's rows is
+ * known only when it runs, up to R together. */
 typedef enum dh_grouped_kind {
     DH_GROUPED_FORWARD,
     DH_GROUPED_DGRAD,
@@ -438,7 +441,7 @@ typedef enum dh_grouped_kind {
 } dh_grouped_kind;
 typedef struct dh_grouped_desc {
     dh_grouped_kind kind;
-    dh_dtype dtype; /* of all but dw */
+    dh_dtype dtype; /* of all operands except dw */
     int64_t E, O, I;
     int64_t rows;    /* R */
     bool accumulate; /* wgrad: dw +=; experts without rows leave theirs alone, else zeros */
@@ -462,10 +465,11 @@ dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
 int dh_k_fit_team(void);
 /* Physical cores this process may use (its cpuset); at least 1. */
 int dh_k_cores_allowed(void);
-/* Gives the calling thread and its OpenMP team the cores [r*c/R, (r+1)*c/R) of the c
- * allowed ones (r = local_rank, R = n_local_ranks); ranks share cores when c < R.
- * threads 0: one per core of the share. n_threads: the team's size, at most OMP_THREAD_LIMIT.
- * errors: DH_EINVAL; binding that the system refuses is only logged */
+/* Gives the calling thread and its OpenMP team the cores [r*c/R, (r+1)*c/R) of the c allowed ones
+ * (r = local_rank, R = n_local_ranks). Ranks share cores when c < R.
+ * in        threads: 0: one per core of the share
+ * out       n_threads: the team's size, at most OMP_THREAD_LIMIT
+ * errors    DH_EINVAL; a binding that the system refuses is only logged */
 dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                          int *n_threads);
 /* "oneDNN 3.0.2, avx512": the library of GEMMs, the instructions of our own loops. */
