@@ -1,17 +1,19 @@
 /* Simulation: the programs of all ranks, executed on costs instead of a machine.
  *
- * The programs are those that would be trained (dh_program_build); nothing else decides
- * an order. Every rank runs its streams, each in order. An instruction of a stream starts
- * once the one before it has ended and so have all it waits for, by launch_ns and event_ns
- * later (costs.h). A communication then waits until all its partners have come, and takes
- * its solo time, the longest of its members' where these differ. While instructions run
- * on several streams of a rank, each progresses at the product of its pairwise rates beside
- * the others; a communication at the lowest such speed of its members. Speeds change when
- * an instruction begins to run or ends anywhere it matters, and between these moments
- * work is done evenly (a fluid). One that waits for partners slows nobody down.
+ * The programs are those of training (dh_program_build); nothing else decides an order.
  *
- * Time is whole nanoseconds from the beginning of the step, which finds every rank idle.
- * Same input, same result, to the bit. */
+ *   start          Every rank runs its streams, each in order. An instruction starts when the one
+ *                  before it on its stream and all instructions that it waits for have ended,
+ *                  launch_ns and event_ns later (costs.h).
+ *   communication  It waits until all its partners have arrived, and slows nothing down meanwhile.
+ *                  It then takes its solo time, the longest of its members' where these differ.
+ *   speed          While instructions run on several streams of a rank, each progresses at the
+ *                  product of its pairwise rates with the others. A communication has the lowest
+ *                  such speed of its members. Speeds change when an instruction begins or ends;
+ *                  between these moments work is done evenly (a fluid).
+ *
+ * Time is whole nanoseconds from the beginning of the step, when every rank is idle. Same input,
+ * same result, to the bit. */
 #ifndef DH_SIM_SIMULATE_H
 #define DH_SIM_SIMULATE_H
 
@@ -30,20 +32,20 @@ typedef struct dh_sim_slow {
     double factor[DH_N_ENGINE]; /* above 0; 0 counts as 1 */
 } dh_sim_slow;
 
-/* Which ranks one stands for. Ranks of a pipeline stage that are alike do everything at the same
- * times. They are unless
- *   their nodes hold groups unlike each other: then every rank is simulated
- *   one is slow: on every axis the coordinates of slow ranks stay apart
- *   context-parallel ranks' attention costs differently
- *   the last tensor-parallel ranks have fewer rows of the vocabulary
- *   some add vectors to the gradient norm and others do not, since a vector counts once, or have
- *   position embeddings (the first tensor-, context- and data-parallel ones) */
+/* Ranks for which one is simulated. Ranks of a pipeline stage do everything at the same times,
+ * except in these cases:
+ *   - nodes hold different groups: then every rank is simulated;
+ *   - a rank is slow: on every axis the coordinates of slow ranks stay apart;
+ *   - context-parallel ranks' attention has different costs;
+ *   - the last tensor-parallel ranks have fewer rows of the vocabulary;
+ *   - the first tensor-, context- and data-parallel ranks add vectors to the gradient norm (a
+ *     vector counts once) or have position embeddings. */
 typedef enum dh_sim_collapse {
     DH_SIM_AUTO, /* LIKE up to DH_SIM_MAX_LIKE ranks, beyond them STAGES */
     DH_SIM_LIKE, /* one rank for all alike: exactly as every rank by itself */
-    /* The last difference is left out, for far fewer ranks: the first, who have more to do,
-     * stand for the others; the optimizer's part of the step is inexact by nanoseconds to
-     * microseconds. Mostly one rank a stage. */
+    /* Ignores the last difference, for far fewer ranks, mostly one a stage. The first ranks, which
+     * have more work, stand for the others. The optimizer's part of the step is then inexact by
+     * nanoseconds to microseconds. */
     DH_SIM_STAGES,
     DH_SIM_EVERY /* every rank by itself */
 } dh_sim_collapse;
@@ -61,8 +63,9 @@ typedef struct dh_sim_options {
     /* Programs of all ranks that run at the same time, on streams of their own: parameters and
      * gradients that move while others are used. Borrowed; NULL: there are none. */
     const dh_program *const *beside; /* [ranks] */
-    /* Cores that all ranks share, rank r on core r * cores / ranks as the CPU backend binds them:
-     * those that compute on one at the same time divide it. 0 or as many as ranks: none shares. */
+    /* Cores that all ranks share, rank r on core r * cores / ranks, as the CPU backend binds them.
+     * Ranks that compute on one core at the same time divide it. 0, or as many as ranks: no core is
+     * shared. */
     int64_t cores;
 } dh_sim_options;
 
@@ -81,7 +84,7 @@ typedef struct dh_sim_memory {
 
 /* One rank, and all those that it stands for. */
 typedef struct dh_sim_rank {
-    int64_t rank;    /* whose timeline this is: the first */
+    int64_t rank;    /* the first rank with this timeline */
     int64_t n_ranks; /* that it stands for, itself included */
     int64_t stage;   /* of the pipeline */
     const dh_program *program;
@@ -112,7 +115,8 @@ typedef struct dh_sim {
 } dh_sim;
 
 /* Simulate a training step.
- * in        recipe: its costs are those the strategy orders by. costs: what is executed
+ * in        recipe: its costs are those of the strategy's orders
+ *           costs: those of the execution
  * out       set only on DH_OK; caller frees with dh_sim_destroy
  * errors    those of dh_program_build; DH_EINVAL a slow rank that is none, a factor below 0,
  *           a cost that is negative or not finite; DH_EVERIFY the programs wait for each
