@@ -1,5 +1,5 @@
-/* Checkpoints of a run as they are made: the steps of one (snapshot.c), and who takes them, the
- * rank that trains or a thread beside it (saving.c). */
+/* Making checkpoints of a run: the steps of one (snapshot.c), taken by the training rank or by a
+ * thread of its own (saving.c). */
 #ifndef DH_TRAIN_SAVING_H
 #define DH_TRAIN_SAVING_H
 
@@ -17,7 +17,7 @@ typedef struct dh_run dh_run;
 
 enum { DH_SAVE_FILES = 2, DH_SAVE_SECTIONS = 3 };
 
-/* What of the state is under which names in which file. */
+/* The part of the state in each file, and its names. */
 typedef struct dh_save_section {
     size_t file; /* weights; moments */
     const char *prefix;
@@ -28,7 +28,7 @@ extern const dh_save_section dh_save_sections[DH_SAVE_SECTIONS];
 dh_status dh_save_declare(dh_ctx *ctx, const dh_model *model, const dh_save_section *section,
                           dh_st_writer *writer);
 
-/* Zeroed: none. What it says of the run is as of its step, while the run goes on. */
+/* Zeroed: none. Its values are those of its step, while the run continues. */
 typedef struct dh_save {
     int64_t step;
     char folder[DH_RUN_PATH_BYTES];
@@ -57,8 +57,8 @@ void dh_save_end(dh_save *save);
 /* ---- saving.c: beside training ----------------------------------------------------------------
  */
 
-/* What the threads that write, of the ranks of a process, tell each other of the checkpoint under
- * way. No communicator carries it: a rank that fails meanwhile keeps nobody from completing it. */
+/* State of the checkpoint under way, shared by the writing threads of a process's ranks. It uses no
+ * communicator, so a rank that fails meanwhile does not keep the others from completing it. */
 typedef struct dh_save_board {
     pthread_mutex_t lock;
     pthread_cond_t news;
@@ -72,7 +72,7 @@ void dh_save_board_fini(dh_save_board *board);
 
 /* A rank's threads that write. */
 typedef struct dh_saver {
-    dh_save_board *board; /* of the process; NULL: ranks write between steps */
+    dh_save_board *board; /* the process's; NULL: ranks write between steps */
     bool apart;           /* the ranks are in several processes */
     pthread_t threads[2]; /* one writes, one copies */
     int n_threads;        /* that were started */
@@ -96,7 +96,7 @@ typedef struct dh_saver {
 
 /* Bytes that a copy of a rank's share takes, whose training program it is. */
 dh_status dh_saver_bytes(dh_ctx *ctx, const dh_program *program, uint64_t *n_bytes);
-/* What checkpoint.async needs; nothing without it. Every rank calls.
+/* Prepares checkpoint.async; does nothing without it. Every rank calls.
  * errors    DH_ENOMEM: also where the machine has no room for the ranks' copies */
 dh_status dh_saver_open(dh_ctx *ctx, dh_run *run);
 /* Before the session goes: lets a checkpoint under way be completed if all shares come to be
@@ -112,12 +112,12 @@ dh_status dh_run_save(dh_ctx *ctx, dh_run *run);
 /* Before masters or moments change, on any thread of the rank: waits until the copy under way is
  * through; user: the dh_saver. */
 void dh_saver_hold(void *user);
-/* What a checkpoint has stopped the run for on average, ns; after the last. */
+/* Mean time for which a checkpoint stopped the run, ns; after the last one. */
 double dh_saver_stall_ns(const dh_saver *saver);
 /* The checkpoint under way is complete. */
 dh_status dh_run_finish_saving(dh_ctx *ctx, dh_run *run);
-/* With each step: what this rank knows of the checkpoint under way (two values to be added up over
- * all ranks), what all know, and a failure to write, if there was one. */
+/* In each step: this rank's knowledge of the checkpoint under way (two values to be added up
+ * over all ranks), the sums, and a failure to write, if there was one. */
 void dh_saver_tell(dh_run *run, double values[2]);
 void dh_saver_hear(dh_run *run, const double values[2]);
 dh_status dh_saver_check(dh_ctx *ctx, dh_run *run);

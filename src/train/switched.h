@@ -1,5 +1,6 @@
-/* What a step over several meshes takes, by what operators take: each group's program, what moves
- * between layouts, the optimizer; beside the same documents packed for one mesh. */
+/* The time of a step over several meshes, by costs of operators: each group's program, moves
+ * between layouts, the optimizer. The same documents packed for one mesh are computed for
+ * comparison. */
 #ifndef DH_TRAIN_SWITCHED_H
 #define DH_TRAIN_SWITCHED_H
 
@@ -17,12 +18,12 @@ typedef struct dh_switched_load {
     double pairs_twice;        /* of queries and keys, in all rows */
 } dh_switched_load;
 
-/* What a group's program takes, once. */
+/* Time and memory of a group's program, once. */
 typedef struct dh_switched_pass {
-    int64_t rows;              /* of all data-parallel ranks */
+    int64_t rows;              /* rows of all data-parallel ranks */
     int64_t ns[2];             /* [goes_on]: the last pass of a step, the others */
     uint64_t peak_bytes;       /* most of any rank: of its layout and its activations */
-    uint64_t persistent_bytes; /* of these what its layout takes, where that is not the home */
+    uint64_t persistent_bytes; /* part of its layout, where that is not the home */
 } dh_switched_pass;
 
 /* To a group's layout and back. */
@@ -55,9 +56,10 @@ typedef struct dh_switched {
     uint64_t packed_bytes;
 } dh_switched;
 
-/* Lengths of documents: a file of them or of a histogram (data/lengths.h), or NULL: those of the
- * job's data.
- * out       ds: packed, to count by; dh_dataset_close. reading: how the file was read, for people
+/* Lengths of documents.
+ * in        a file of lengths or of a histogram (data/lengths.h); NULL: those of the job's data
+ * out       ds: packed, for counting; close with dh_dataset_close
+ *           reading: how the file was read, for people
  * errors    DH_EIO; DH_EFORMAT the line; those of opening data */
 enum { DH_READING_BYTES = 192 };
 dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char *path,
@@ -70,9 +72,9 @@ dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char 
 dh_status dh_switched_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_dataset *ds,
                                dh_switched *switched);
 
-/* Parts of it, for those who search: a recipe's program over documents of which rows have so many
- * pairs (0: rows of one document each); what the optimizer takes, and keeps, at a home; moves.
- * cores: that the ranks share (dh_train_cores) */
+/* Parts of the step, for searches: a recipe's program over documents whose rows have so many pairs
+ * (0: rows of one document each); time and memory of the optimizer at a home; moves.
+ * in        cores: cores that the ranks share (dh_train_cores) */
 dh_status dh_switched_pass_of(dh_ctx *ctx, const dh_recipe *recipe, bool at_home,
                               double row_pairs_twice, int64_t cores, dh_switched_pass *pass);
 /* Away from home, all passes for what the first ones take: without the sums over ranks. */
