@@ -1,14 +1,17 @@
 /* Checkpoints of a run: folders RUN/checkpoints/step-000123 that appear complete or
  * not at all.
  *
- * A checkpoint is written into a temporary folder beside it: files of any kind
- * (safetensors for weights and moments, state.json), each synced; then
- * manifest.json with every file's size and XXH3-128 checksum, and one rename. A
- * process killed, or a disk full, at any point leaves the earlier checkpoints as
- * they were. RUN/saved.json names the newest one outside of the folder they lie in: where that
- * folder is gone, a run that had checkpoints is told from one that never had any. (Under a limit on
- * file sizes the process must ignore SIGXFSZ to get an error instead of its end.) Several ranks may
- * write files of one checkpoint; one rank begins and commits it. */
+ * A checkpoint is written into a temporary folder next to the others:
+ *   1. files of any kind (safetensors for weights and moments, state.json), each synced;
+ *   2. manifest.json with every file's size and XXH3-128 checksum;
+ *   3. one rename.
+ * A killed process or a full disk therefore leaves the earlier checkpoints as they were. Under a
+ * limit on file sizes the process must ignore SIGXFSZ; otherwise it is killed instead of getting an
+ * error.
+ *
+ * RUN/saved.json names the newest checkpoint outside of their folder. Where that folder is gone,
+ * it tells a run that had checkpoints from one that never had any. Several ranks may write files
+ * of one checkpoint; one rank begins and commits it. */
 #ifndef DH_WEIGHTS_CHECKPOINT_H
 #define DH_WEIGHTS_CHECKPOINT_H
 
@@ -40,8 +43,8 @@ dh_status dh_ckpt_setting_make(dh_ctx *ctx, dh_ckpt_setting *s, const char *name
 /* Whether a checkpoint's value is the one of now. cut: it is of a version that kept only the start
  * of long values, which is equal. */
 bool dh_ckpt_same_value(const dh_ckpt_setting *then, const dh_ckpt_setting *now, bool *cut);
-/* Of checkpoints of adapters: the setting that says which weights they belong to, and what stands
- * in its value before their hash. */
+/* For checkpoints of adapters: the setting that names their weights, and the prefix of the hash
+ * in its value. */
 #define DH_BASE_SETTING "train.init_from"
 #define DH_BASE_VALUE "weights with hash "
 
@@ -50,10 +53,10 @@ typedef struct dh_ckpt_state {
     int64_t step;        /* optimizer steps done */
     int64_t next_sample; /* index of the first training sample not yet used */
     uint64_t seed;
-    char job_fingerprint[DH_CKPT_HASH_TEXT]; /* of what must not change on resuming */
+    char job_fingerprint[DH_CKPT_HASH_TEXT]; /* hash of settings that must not change on resuming */
     char tokenizer_fingerprint[DH_CKPT_HASH_TEXT];
-    char version[32];                               /* of the program that wrote it */
-    dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* what must not change, by name */
+    char version[32];                               /* version of the program that wrote it */
+    dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* those that must not change, by name */
     size_t n_settings;                              /* 0: of a version without them */
     int64_t n_ranks, n_threads; /* of each rank, which its bits depend on; 0: not known */
     int64_t decay_steps;        /* where the learning rate's curve was to end; 0: not known */
@@ -96,17 +99,20 @@ dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, con
 dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name, int64_t n_bytes);
 /* Write, seal and add state.json; required. state->step must be the step begun. */
 dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state);
-/* Check that every file added is there in its size, write the manifest, make the
- * checkpoint appear (replacing one of the same step), and remove the oldest until `keep` intact
- * ones are left; never this one. Those that are not among `proved` are proved once, before they
- * count; a damaged one is set aside. keep < 1 keeps all. Trouble in removing old ones is only
- * logged. proved: gets what is known to be intact; NULL: nothing is known. */
+/* Commits a checkpoint: checks that every added file is there in its size, writes the manifest, and
+ * makes the checkpoint appear, replacing one of the same step. Then it removes the oldest ones
+ * until `keep` intact ones are left, never this one. A checkpoint that is not among `proved` is
+ * verified once before it counts; a damaged one is set aside. Failures to remove old ones are only
+ * logged.
+ * in        keep: below 1 keeps all
+ *           proved: steps known to be intact, which is extended; NULL: none is known */
 dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep, dh_ckpt_steps *proved);
 /* RUN/checkpoints/step-N becomes suspect-N, which nobody takes for a checkpoint, where there is an
  * older one; else nothing happens. errors: DH_EIO, DH_ENOMEM */
 dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step);
-/* Those after `step`, which were passed over as damaged, become damaged-N, which nobody takes for
- * checkpoints and nobody removes. Says so, and where the one that saved.json names is gone. */
+/* Renames checkpoints after `step`, which were passed over as damaged, to damaged-N. These do
+ * not count as checkpoints and are never removed. Logs it, also where the one that saved.json
+ * names is gone. */
 dh_status dh_ckpt_leave_damaged(dh_ctx *ctx, const char *run_dir, int64_t step);
 /* Frees; removes the temporary folder if there was no commit. */
 void dh_ckpt_destroy(dh_ckpt_writer *c);
@@ -115,7 +121,8 @@ void dh_ckpt_destroy(dh_ckpt_writer *c);
 
 typedef struct dh_ckpt dh_ckpt;
 
-/* What became of a checkpoint. Damage is in what lies there; the others may be whole. */
+/* The state of a checkpoint. Only `damaged` means that its files are bad; in other states it may be
+ * whole. */
 typedef enum dh_ckpt_condition {
     DH_CKPT_INTACT,
     DH_CKPT_DAMAGED,
@@ -128,10 +135,10 @@ dh_ckpt_condition dh_ckpt_condition_of(dh_status st);
 /* "damaged", to follow "is". */
 const char *dh_ckpt_condition_name(dh_ckpt_condition condition);
 
-/* `where`: a checkpoint folder, a run folder (its newest intact checkpoint), or
- * "latest" (that of run_dir; run_dir is otherwise unused and may be NULL). Manifest
- * and sizes are always verified, checksums when `checksums`. Until it is closed, a run
- * that goes on does not remove it (where the file system has locks).
+/* Opens a checkpoint. Manifest and sizes are always verified, checksums with `checksums`. Until it
+ * is closed, a run that is under way does not remove it (where the file system has locks).
+ * in        where: a checkpoint folder, a run folder (its newest intact checkpoint), or "latest"
+ *           (that of run_dir; otherwise run_dir is unused and may be NULL)
  * out       caller closes with dh_ckpt_close
  * errors    DH_EMISSING no checkpoint; DH_EFORMAT damaged: names the file, what it is
  *           and what it should be; DH_EUNSUPPORTED newer; DH_EPERM; DH_EIO */
@@ -143,11 +150,11 @@ dh_status dh_ckpt_list(dh_ctx *ctx, const char *run_dir, int64_t **steps, size_t
 /* The one of a step. errors: as dh_ckpt_open; DH_EMISSING it was removed meanwhile */
 dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool checksums,
                             dh_ckpt **out);
-/* Newest intact checkpoint of a run, by step; damaged ones are passed over with a
- * warning each, one that may be whole and cannot be read is an error.
- * errors    DH_EMISSING there never was one; DH_EFORMAT none is intact, or there were some and
- *           all are gone: names what speaks of them; DH_EUNSUPPORTED,
- *           DH_EPERM, DH_EIO of the one that cannot be read */
+/* The newest intact checkpoint of a run, by step. Damaged ones are passed over with a warning each.
+ * One that may be whole and cannot be read is an error.
+ * errors    DH_EMISSING there never was one; DH_EFORMAT none is intact, or there were some and all
+ *           are gone (it names the evidence); DH_EUNSUPPORTED, DH_EPERM, DH_EIO of the one that
+ *           cannot be read */
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out);
 /* Of a run without checkpoints: whether there never was one. errors: DH_EFORMAT, as above */
 dh_status dh_ckpt_check_none(dh_ctx *ctx, const char *run_dir);

@@ -7,10 +7,9 @@
  *            llm.c's GPT-2 checkpoint (train_gpt2.c, magic 20240326, versions 3 = float32
  *            and 5 = bfloat16, padded vocabulary)
  *
- * The .bin files are shown as Hugging Face would store them: llama2.c's query and
- * key rows in half-split rotary order, llm.c's linears as Conv1D [in, out], the
- * vocabulary without padding. A name is found with and without the prefixes
- * "transformer." and "model.". */
+ * The .bin files appear as Hugging Face would store them. llama2.c's query and key rows
+ * are in half-split rotary order. llm.c's linears are Conv1D [in, out], and its vocabulary has
+ * no padding. A name is found with and without the prefixes "transformer." and "model.". */
 #ifndef DH_WEIGHTS_WEIGHTS_H
 #define DH_WEIGHTS_WEIGHTS_H
 
@@ -51,9 +50,8 @@ void dh_weights_at(const dh_weights *w, size_t i, dh_weight_info *info);
 dh_status dh_weights_expect(dh_ctx *ctx, const dh_weights *w, const char *hf_name, int ndim,
                             const int64_t *shape);
 
-/* Read rows [row0, row0 + n_rows) x columns [col0, col0 + n_cols) as float32: exact
- * from F16, BF16 and F32, rounded from F64. A vector is one row; leading
- * dimensions of more than two count as rows.
+/* Read rows [row0, row0 + n_rows) x columns [col0, col0 + n_cols) as float32: exact from F16, BF16
+ * and F32, rounded from F64. A vector is one row. All dimensions before the last count as rows.
  * dst       element (r, c) of the region at dst[r * dst_ld + c]; transpose: at
  *           dst[c * dst_ld + r]
  * errors    DH_EMISSING; DH_EINVAL region outside, with the shape; DH_EUNSUPPORTED integers */
@@ -84,8 +82,9 @@ dh_status dh_weights_model(dh_ctx *ctx, const dh_weights *w, dh_model *model);
 #define DH_ADAPTER_CONFIG "adapter_config.json" /* PEFT's names */
 #define DH_ADAPTER_FILE "adapter_model.safetensors"
 
-/* Also the tensors of another path: a folder's DH_ADAPTER_FILE, or a file. What was read before
- * stays so. errors: those of dh_weights_open; DH_EINVAL a name that is there already */
+/* Adds the tensors of another path: a folder's DH_ADAPTER_FILE, or a file. Records of tensors that
+ * were read stay.
+ * errors    those of dh_weights_open; DH_EINVAL a name that is there already */
 dh_status dh_weights_join(dh_ctx *ctx, dh_weights *w, const char *path);
 /* XXH3-128 of all names, types, shapes and bytes but those of adapters, as 32 hexadecimal digits:
  * of equal weights the same, in however many files. cost: reads all of them */
@@ -94,21 +93,22 @@ dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS
 /* The same of adapters' tensors alone. */
 dh_status dh_adapter_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT]);
 
-/* What a folder's adapter_config.json says: model->lora, and the weights that it belongs to,
- * appended to base (may be empty: none are named). Kinds of adapters that we do not compute are
- * refused by their key.
+/* Reads a folder's adapter_config.json into model->lora, and appends the path of its weights to
+ * base (nothing where none are named). Kinds of adapters that we do not compute are refused by
+ * their key.
  * errors    DH_EFORMAT, DH_EUNSUPPORTED, DH_EIO */
 dh_status dh_adapter_read_config(dh_ctx *ctx, const char *folder, dh_lora *lora, dh_str *base);
-/* An adapter alone, which must be of the model's kind: a folder, or the newest checkpoint of a run.
+/* Opens an adapter alone: a folder, or the newest checkpoint of a run. It must fit the model's
+ * lora.
  * out       caller closes with dh_weights_close
  * errors    those of dh_weights_open; DH_EINVAL another rank or other linears */
 dh_status dh_adapter_open(dh_ctx *ctx, const char *path, const dh_model *model, dh_weights **out);
 /* Its text, which PEFT reads; caller frees. base: as it is to stand there */
 dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char *base,
                                   char **text);
-/* A tensor's rows as they are with the adapter, where there is one for it: adds scale B A to rows
+/* Merges the adapter into a tensor's rows, where it has one for it: adds scale B A to rows
  * [row0, row0 + n_rows) of tensor `name` in dst [n_rows, columns].
- * model     whose weights they are, with its lora */
+ * in        model: the weights' model, with its lora */
 dh_status dh_adapter_merge(dh_ctx *ctx, const dh_weights *w, const dh_model *model,
                            const char *name, int64_t row0, int64_t n_rows, int64_t n_cols,
                            float *dst);
@@ -146,10 +146,10 @@ typedef struct dh_export_options {
 } dh_export_options;
 
 /* Write folder `dir` with config.json and model.safetensors, or shards
- * model-00001-of-0000N.safetensors and model.safetensors.index.json. Written
- * beside `dir` and renamed: the folder appears complete or not at all.
- * options   NULL: float32, default shards, refuse an existing folder
- * errors    DH_EINVAL the folder exists, or a value is not finite as it is written; DH_EIO, disk
+ * model-00001-of-0000N.safetensors and model.safetensors.index.json. It is written next to `dir`
+ * and renamed, so the folder appears complete or not at all.
+ * in        options: NULL: float32, default shards, refuse an existing folder
+ * errors    DH_EINVAL the folder exists, or a value is not finite in the written type; DH_EIO, disk
  *           full included; those of fill and more
  * cost      holds at most max(16 MiB, one row) of data */
 dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
