@@ -82,7 +82,7 @@ typedef enum dh_comm_progress {
 
 /* Which collectives mpi compares between members before any data travel. local compares all. */
 typedef enum dh_comm_checking {
-    DH_CHECK_FIRST, /* those whose kind, type, sizes or root are new on the group */
+    DH_CHECK_FIRST, /* calls whose kind, type, sizes or root are new on the group */
     DH_CHECK_EVERY
 } dh_comm_checking;
 
@@ -105,13 +105,13 @@ typedef enum dh_comm_links {
 typedef struct dh_comm_config {
     int ranks;                      /* local: number of ranks; mpi: 0, or what must be there */
     int ranks_per_node;             /* declared topology; 0: local has one node, mpi asks MPI */
-    dh_comm_pace pace[DH_N_ENGINE]; /* of the links; local only; mpi refuses: its wire is real */
+    dh_comm_pace pace[DH_N_ENGINE]; /* by link; local only; mpi refuses: its wire is real */
     int64_t timeout_ns;             /* longest wait of one call; default 60 s */
     dh_comm_progress progress;      /* mpi; default YIELD */
     dh_comm_checking check;         /* mpi; default FIRST */
     int64_t eager_bytes; /* local: sends up to this do not wait for the peer; default 16 KiB */
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
-    /* Of what devices communicate on streams of their own, beside this world. */
+    /* For devices that communicate on streams of their own, in addition to this world. */
     dh_comm_links links;
     /* Processors of a device that calls of each stream take at most, by dh_stream; 0: as many as
      * fill its link. Borrowed; NULL: all 0. */
@@ -127,9 +127,9 @@ typedef struct dh_comm_world dh_comm_world; /* of the process */
 typedef struct dh_comm dh_comm;             /* of one rank */
 typedef struct dh_comm_group dh_comm_group; /* of one rank in one group */
 
-/* A world by table row. mpi initialises MPI for many threads unless that was done
- * already, and ends it at exit; a process that exits while its world is alive or
- * failed takes the other ranks down with MPI_Abort.
+/* A world by table row. mpi initialises MPI for many threads unless that was done already, and ends
+ * it at exit. A process that exits while its world is alive or failed takes the other ranks down
+ * with MPI_Abort.
  * in        config: copied; NULL: all defaults
  * errors    DH_EMISSING unknown name; DH_EUNSUPPORTED not built in, too weak an MPI;
  *           DH_EINVAL config; DH_ENOMEM; DH_ECOMM MPI failed
@@ -150,15 +150,15 @@ const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t
  * all have been detached; false else, and where the world failed for another reason. */
 bool dh_comm_world_lost(const dh_comm_world *world, int rank);
 
-/* The handle of one rank, each rank once, from its own thread; lives as long as
- * the world. Detaching says that this rank calls no more: whoever waits for it
- * fails at once instead of after the timeout.
+/* The handle of one rank, each rank once, from its own thread; lives as long as the world. A
+ * detached rank makes no more calls: a rank that waits for it fails at once instead of after the
+ * timeout.
  * errors    DH_EINVAL not a rank of this process, or attached before */
 dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm);
 void dh_comm_detach(dh_comm *comm);
 
-/* The longest wait of the rank's later calls, in place of the configured one; while none of
- * its calls is under way. why: how it was chosen, for messages ("20 times the slowest step"). */
+/* Sets the longest wait of the rank's later calls. Call it while none of its calls is under way.
+ * in        why: its origin, for messages ("20 times the slowest step") */
 void dh_comm_set_timeout(dh_comm *comm, int64_t timeout_ns, const char *why);
 
 /* Its longest wait; and what its world was made with, defaults filled in. */
@@ -192,25 +192,24 @@ typedef struct dh_comm_group_spec {
  * errors    DH_EINVAL spec; DH_ECOMM a member did not come; DH_ENOMEM */
 dh_status dh_comm_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_group_spec *spec,
                                dh_comm_group **group);
-/* This rank calls on the group no more, and what it had for it is given back; so is what all
- * members shared once the last of them has come here, for which none waits. A group created after
- * that is another one, with the same spec too. In an order that fits its partners', while the world
- * is there and no call is under way. NULL is fine. */
+/* Ends this rank's use of the group and frees its memory. Memory that all members share is freed
+ * when the last of them calls this; no member waits for it. A group created afterwards is
+ * another one, even with the same spec. Call it in an order that fits the partners', while the
+ * world exists and no call is under way. NULL is fine. */
 void dh_comm_group_destroy(dh_comm_group *group);
 int dh_comm_group_size(const dh_comm_group *group);
 int dh_comm_group_index(const dh_comm_group *group); /* of this rank */
 
-/* When the last call on the group began, had all participants, and ended (this
- * rank's view, dh_now_ns). arrived_ns is 0 where it cannot be known: mpi, and a
- * send that did not wait. */
+/* When the last call on the group began, had all participants, and ended, as this rank sees it
+ * (dh_now_ns). arrived_ns is 0 where it cannot be known: for mpi, and for a send that did not wait. */
 typedef struct dh_comm_times {
     int64_t called_ns, arrived_ns, ended_ns;
 } dh_comm_times;
 dh_comm_times dh_comm_group_times(const dh_comm_group *group);
 
-/* Bytes that the rank's calls have put on a link so far: what it sends of a ring, or to others
- * directly of an all_to_all (paced links, below, take their time by the same count); what an mpi
- * library really sends for a collective it alone knows. */
+/* Bytes that the rank's calls have put on a link so far: its sends in a ring, or directly to
+ * others in an all_to_all. Paced links (below) take their time by the same count. The bytes that
+ * an mpi library really sends for a collective are not known. */
 int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire);
 
 /* Adds what a rank has sent on a group's wire by other means than its calls. Any thread. */
@@ -223,14 +222,14 @@ dh_status dh_comm_group_reserve(dh_ctx *ctx, dh_comm_group *group, int64_t n_byt
 
 /* ---- collectives --------------------------------------------------------------------------
  *
- * Each has its plain form, whether a program's operators call it so or in parts, by counts or by
- * rows. Counts are elements and may be 0; then pointers may be NULL. All members call
- * with the same counts, type and reduction, else DH_ECOMM naming both calls. send and recv are the
- * same where "in place" is said, else they must not overlap. Buffers are free
- * again on return. errors: DH_EINVAL arguments; DH_ECOMM; DH_ENOMEM scratch (mpi). */
+ * Each has a plain form; some also have forms in parts, by counts or by rows. Counts are elements and
+ * may be 0; then pointers may be NULL. All members call with the same counts, type and reduction, else
+ * DH_ECOMM names both calls. With "in place" send and recv are the same; else they must not overlap.
+ * Buffers are free again on return.
+ * errors    DH_EINVAL arguments; DH_ECOMM; DH_ENOMEM scratch (mpi) */
 
-/* Who is told of parts of a result as they are there: from the calling thread, in order, all but
- * the last, which is there when the call returns. */
+/* Callback for completed parts of a result: from the calling thread, in order. It is not called
+ * for the last part, which is complete when the call returns. */
 typedef struct dh_part_hook {
     uint32_t n; /* parts; 0, 1: nobody is told */
     void (*tell)(void *user, uint32_t part);
@@ -272,10 +271,10 @@ dh_status dh_comm_all_reduce(dh_ctx *ctx, dh_comm_group *group, const void *send
 /* Block j of send [n * count] goes to member j; block j of recv came from it. */
 dh_status dh_comm_all_to_all(dh_ctx *ctx, dh_comm_group *group, const void *send, void *recv,
                              int64_t count, dh_dtype dtype);
-/* The same with whole rows of `width` elements: rows [send_offsets[j * runs],
- * send_offsets[(j + 1) * runs]) of send go to member j, as many rows of recv, cut by
- * recv_offsets likewise, come from it. Offsets [n * runs + 1] rise and may be data: rows by
- * expert, each member having `runs` experts. Allocates nothing. */
+/* The same with whole rows of `width` elements. Rows [send_offsets[j * runs], send_offsets[(j +
+ * 1) * runs]) of send go to member j. Rows of recv from member j are cut by recv_offsets
+ * likewise. Offsets [n * runs + 1] rise and may be data, for example rows by expert where each
+ * member has `runs` experts. Allocates nothing. */
 dh_status dh_comm_all_to_all_rows(dh_ctx *ctx, dh_comm_group *group, const void *send,
                                   const int64_t *send_offsets, void *recv,
                                   const int64_t *recv_offsets, int64_t runs, int64_t width,
@@ -331,8 +330,8 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  *     broadcast                    B (pipelined chain)
  *     barrier                      0
  *     send, recv                   B; latency delays the arrival but leaves the wire free
- * Each rank has one wire per link and direction. n transfers on it at a time go at 1/n of their
- * speed each, and a call as the fullest of its members' wires lets it.
+ * Each rank has one wire per link and direction. Each of n transfers on it has 1/n of its speed. A call
+ * is as slow as the fullest of its members' wires.
  * Waiting costs no CPU time; it sets the calling thread's timer slack to 1 us. */
 
 bool dh_comm_pace_on(dh_comm_pace pace);
