@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* What a job left open, what that came to, and why: for people. */
+/* A setting that the job left open, its value, and why: for people. */
 typedef struct dh_derived {
     const char *name, *value, *why;
 } dh_derived;
@@ -37,7 +37,7 @@ typedef struct dh_resolved dh_resolved;
 struct dh_resolved {
     dh_job job; /* with vocabulary and strategy filled in */
     dh_recipe recipe;
-    const dh_cluster *cluster; /* whose devices and links; NULL: this machine */
+    const dh_cluster *cluster; /* devices and links; NULL: this machine */
     dh_derived derived[DH_MAX_DERIVED];
     size_t n_derived, n_common;  /* the first n_common hold for any strategy */
     dh_schedule *schedule;       /* the recipe's */
@@ -55,13 +55,18 @@ typedef struct dh_resolve_options {
     const dh_cluster *cluster;     /* NULL: this machine's costs, by a profile or estimates */
     const dh_tokenizer *tokenizer; /* decides a vocabulary left open; NULL: the job's is opened */
     bool open;                     /* no strategy, nor what follows from it: dh_resolved_vary */
-    bool quiet;                    /* what strategy=auto compares is not logged */
+    bool quiet;                    /* comparisons of strategy=auto are not logged */
 } dh_resolve_options;
 
-/* The vocabulary by the tokenizer, ranks on nodes, strategy (of `auto` the one whose simulated
- * step is shortest), its ordering with a cache, costs by which it orders, schedule. No data is
- * read, but for a vocabulary left open. Caller frees with dh_resolved_destroy.
- * errors    of every setting that cannot be had */
+/* Resolves a job:
+ *   - the vocabulary, by the tokenizer;
+ *   - ranks on nodes;
+ *   - the strategy (`auto`: the one with the shortest simulated step), and its ordering with a cache;
+ *   - costs for ordering;
+ *   - the schedule.
+ * Data is read only where the vocabulary is open.
+ * out       caller frees with dh_resolved_destroy
+ * errors    those of every setting that cannot be used */
 dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_options *options,
                          dh_resolved **resolved);
 /* The same with another strategy. Needs `from` no longer. */
@@ -70,7 +75,7 @@ dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strate
 void dh_resolved_destroy(dh_resolved *resolved);
 /* ---- beside.c: what a job's ways of hiding gain ---------------------------------------------- */
 
-/* What a step is predicted to be beside another one. */
+/* Prediction of a step against another one. */
 typedef enum dh_gain {
     DH_GAIN_FASTER,
     DH_GAIN_UNSURE, /* faster by no more than predictions are wrong by: it may be slower */
@@ -85,7 +90,7 @@ dh_gain dh_gain_of(int64_t own_ns, int64_t other_ns, double error);
 typedef struct dh_beside_other {
     bool known; /* false: it is the job itself, or is not simulated */
     int64_t step_ns;
-    dh_gain gain; /* of the job beside it */
+    dh_gain gain; /* of the job against this one */
 } dh_beside_other;
 /* A job's simulated step beside those of plainer jobs. */
 typedef struct dh_beside {

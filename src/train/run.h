@@ -20,7 +20,7 @@
 
 enum { DH_MEASURED_STEPS = 1 << 16 }; /* the speeds that are kept, of however many steps */
 
-/* What all ranks do together in a step. */
+/* Work of all ranks together in a step. */
 typedef struct dh_step_work {
     int64_t tokens; /* with a target */
     int64_t documents,
@@ -66,9 +66,9 @@ struct dh_run {
     const dh_program *measured_of;  /* the program whose own times by the profile are known */
     double *measured_ns;
     double flops_per_token;
-    dh_step_work work;                              /* of the step at hand */
+    dh_step_work work;                              /* of the current step */
     dh_switch_done switched;                        /* of its groups */
-    int64_t all_documents, all_padding, all_tokens; /* of the steps of this run */
+    int64_t all_documents, all_padding, all_tokens; /* over the steps of this run */
     double loss, grad_norm, val_loss;
     double aux_loss;                    /* of routers, where the model has any */
     dh_load_record *load;               /* of experts, likewise; NULL: there are none */
@@ -77,7 +77,7 @@ struct dh_run {
     dh_ckpt_steps proved; /* checkpoints known to be intact; on rank 0, of who writes one */
     dh_saver saver;
     /* of runs that go on without ranks they lose */
-    bool is_set_up;      /* masters and moments are those of `step`, but for what a step does */
+    bool is_set_up;      /* masters and moments are those of `step`, outside of a running step */
     bool in_step;        /* from its begin until it counts */
     dh_remains *remains; /* where this rank leaves its memory when others are lost; NULL: nowhere */
     dh_carried *carried; /* the state it begins with; NULL: that of a checkpoint, or new */
@@ -89,7 +89,7 @@ dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
-/* Of the step that comes next. errors: of reading conversations */
+/* The work of the next step. errors: of reading conversations */
 dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
@@ -107,7 +107,7 @@ dh_status dh_run_init_weights(dh_ctx *ctx, dh_run *run);
 /* The whole of such a step, the optimizer too: its documents are put to their groups, each trains
  * over its mesh. Sets run->switched, the work's padding, and adds the times of all programs. */
 dh_status dh_run_grouped_step(dh_ctx *ctx, dh_run *run, const dh_step *step);
-/* What switching took, into a line of metrics. */
+/* Writes the time of switching into a line of metrics. */
 void dh_run_report_switch(const dh_run *run, json_t *line);
 
 /* ---- snapshot.c: checkpoints (writing them: saving.h) ---------------------------------------- */
