@@ -1,10 +1,10 @@
-/* What every pass does to a graph beside its own idea: tensors made from others, operators
- * in a new order, who reads and writes what, and an end that puts the new order in place of
- * the old one or leaves the graph to be destroyed.
+/* Work that is common to all passes: tensors made from others, operators in a new order, readers
+ * and writers of tensors, and an end. The end replaces the old order by the new one, or leaves the
+ * graph to be destroyed.
  *
- * A pass that changes what tensors hold knows operators by a table of rules, one a type;
- * `rewrite_refuse` says which one it does not know. One that looks for places in a rank's graph
- * carries over what it does not know. */
+ * A pass that changes what tensors hold has a table of rules, one for each operator type.
+ * `rewrite_refuse` names the type that has none. A pass that only looks for places in a rank's
+ * graph carries over operators that it does not know. */
 #ifndef DH_GRAPH_REWRITE_H
 #define DH_GRAPH_REWRITE_H
 
@@ -44,7 +44,7 @@ bool rewrite_is_row_gemm(const rewrite *r, const dh_op *op);
 /* Operators that compute a row from a row: which operands are by rows, a bit each; 0 of others. */
 typedef struct rewrite_row_op {
     unsigned in, out;
-    bool sums;        /* what comes of it is no rows, but a sum over all */
+    bool sums;        /* its result is a sum over all rows */
     unsigned moments; /* of out: what nobody but this operator reads, in the next step */
 } rewrite_row_op;
 const rewrite_row_op *rewrite_row_op_of(dh_op_type type);
@@ -55,8 +55,8 @@ bool rewrite_updates(const dh_op *op, int k);
 void rewrite_push_shift(rewrite *r, dh_phase phase, int32_t group, int32_t by, uint32_t x,
                         uint32_t y);
 
-/* Operators that join what was sent: each stands before the first operator that reads its output,
- * so that what needs it not goes on meanwhile, and inside its forward or backward. */
+/* Operators that join sent data. Each stands before the first reader of its output, inside its
+ * forward or backward, so operators that do not need it can run first. */
 typedef struct rewrite_late {
     DH_VEC(dh_op) ops;
 } rewrite_late;
@@ -83,7 +83,7 @@ typedef struct rewrite_uses {
     bool *in_parts; /* by tensor: there are views of it */
 } rewrite_uses;
 
-/* Of the graph as it is; false: out of memory. What is added later is not in it. */
+/* For the graph as it is; operators added later are not in it. false: out of memory */
 bool rewrite_uses_init(rewrite_uses *uses, const dh_graph *graph);
 void rewrite_uses_fini(rewrite_uses *uses);
 /* The first operator in [begin, end) that reads (or writes) storage, DH_NONE. */
@@ -92,8 +92,9 @@ uint32_t rewrite_first_use(const rewrite_uses *uses, uint32_t storage, uint32_t 
 
 /* An activation with storage of its own that nobody uses in parts. */
 bool rewrite_is_plain(const rewrite *r, const rewrite_uses *uses, uint32_t id);
-/* Of a collective the GEMM by rows, of its phase, that reads first what it gathers, or makes what
- * it sums, where neither side of it is used in parts. NULL, or why there is none. */
+/* The GEMM by rows that belongs to a collective, in the same phase: the first reader of gathered
+ * rows, or the maker of summed rows. Neither side may be used in parts.
+ * returns   NULL, or why there is none */
 const char *rewrite_find_reader(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
                                 uint32_t *gemm);
 const char *rewrite_find_maker(const rewrite *r, const rewrite_uses *uses, uint32_t collective,
