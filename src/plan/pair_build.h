@@ -1,4 +1,4 @@
-/* What the files of the pairing search share. */
+/* Shared by the files of the pairing search. */
 #ifndef DH_PLAN_PAIR_BUILD_H
 #define DH_PLAN_PAIR_BUILD_H
 
@@ -91,9 +91,9 @@ typedef struct pair_move {
 
 typedef struct dh_pair_search {
     pair_costs costs;
-    dh_arena *arena; /* of the search; notes live in it too */
+    dh_arena *arena; /* the search's; notes live in it too */
     pair_dag f, b;
-    /* What a policy fills. */
+    /* Filled by a policy. */
     DH_VEC(pair_move) moves; /* in order of execution */
     int64_t n_states, n_moves;
     const char *note;
