@@ -5,9 +5,9 @@
 #include "program/program.h"
 #include "program/program_spec.h"
 
-/* Ranks of one class run the same instructions on operands at the same places, but for those
- * that dh_class_verify widens, each rank's i-th partner in a group being of the same class as
- * its fellows' (classes.c says why). */
+/* Ranks of one class run the same instructions on operands at the same places, except the places
+ * that dh_class_verify widens. A rank's i-th partner in a group is of the same class as that of
+ * the other ranks of its class. classes.c explains why that is enough. */
 typedef struct dh_rank_classes {
     size_t n;
     int64_t *first; /* by class: its lowest rank, which stands for the others */
@@ -25,18 +25,19 @@ size_t dh_rank_n_keys(const dh_recipe *recipe);
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);
 void dh_rank_classes_fini(dh_rank_classes *classes);
 
-/* Verify the class member itself, and what holds for its fellows only if it holds
- * wherever in their blocks the shards of the distributed optimizer and the own rows of
- * sequence parallelism lie. errors: DH_EVERIFY, DH_ENOMEM */
+/* Verifies the member of a class, and the properties that hold for the class only if they hold for
+ * every place of the optimizer's shards and of the own rows of sequence parallelism in their
+ * blocks.
+ * errors    DH_EVERIFY, DH_ENOMEM */
 dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program);
 
-/* Joint replay of programs that each verify: communication only, no data. It ends, though every
- * communication blocks its stream until all its partners have come, so that whatever a
- * communicator buffers, nothing can wait for ever. On every group calls match in order, kind,
- * elements, type and what they are about (micro-batch; within a stage block and operator);
- * transfers between stages in tag as well; a group is used from one stream, the same on all its
- * members. The message names both ranks and instructions, or the cycle of those that wait for each
- * other.
+/* Joint replay of programs that each verify: communication only, no data. Every communication
+ * blocks its stream until all its partners have arrived. If this replay ends, no communicator can
+ * wait for ever, whatever it buffers. It also checks:
+ *   - On every group calls match in order, kind, elements, type and subject (micro-batch; within a
+ *     stage also block and operator). Transfers between stages also match in tag.
+ *   - A group is used from one stream, the same on all its members.
+ * The message names both ranks and instructions, or the cycle of waiting ranks.
  * in        programs [n]; class_of NULL: programs[i] is that of rank i of n; else
  *           programs[class_of[r]] stands for rank r, class_of [mesh.ranks]
  * errors    DH_EVERIFY, DH_ENOMEM */
@@ -55,15 +56,15 @@ dh_status dh_micro_verify(dh_ctx *ctx, const dh_program *program);
  * all others go by it (verify_steps.c). As dh_program_verify. */
 dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *program);
 
-/* Every program verifies, and so do all together: what dh_mesh_verify shows with one program for
- * each class of ranks.
+/* Every program verifies, and all verify together. dh_mesh_verify shows the same with one program
+ * for each class of ranks.
  * in        programs [n], that of rank i at i; n: all ranks of the mesh
  * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
- * cost      O(instructions of all ranks) beside dh_program_verify */
+ * cost      that of dh_program_verify, and O(instructions of all ranks) */
 dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
 
-/* Two programs of one rank may run at the same time: no byte that either writes is touched by the
- * other, and they have different streams (verify_beside.c).
+/* Whether two programs of one rank may run at the same time. Neither touches a byte that the other
+ * writes, and they have different streams (verify_beside.c).
  * errors    DH_EVERIFY names both instructions and the bytes; DH_ENOMEM
  * cost      O(operands log operands) */
 dh_status dh_programs_beside(dh_ctx *ctx, const dh_program *a, const dh_program *b);
