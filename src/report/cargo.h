@@ -1,4 +1,4 @@
-/* What travels between ranks in a step, by what it is for: how much, how long, beside what. */
+/* Traffic between ranks in a step, by what it carries: bytes, times, and computation meanwhile. */
 #ifndef DH_REPORT_CARGO_H
 #define DH_REPORT_CARGO_H
 
@@ -18,17 +18,18 @@ typedef enum dh_cargo {
 } dh_cargo;
 /* "layers", ... */
 const char *dh_cargo_name(dh_cargo cargo);
-/* What an instruction carries; DH_N_CARGO: it computes. */
+/* The kind of data that an instruction carries; DH_N_CARGO: it computes. */
 dh_cargo dh_instr_cargo(const dh_program *program, uint32_t instr);
 
-/* What a communication's rank sends: of n members each (n - 1) / n of the whole, twice of an
- * all-reduce; of a transfer all (the formulas of paced links, comm.h of run). */
+/* Bytes that a rank sends in a communication, by the formulas of paced links (comm.h of run).
+ * Each of n members sends (n - 1) / n of the whole, twice that in an all-reduce; a transfer
+ * sends all. */
 double dh_instr_sent_bytes(const dh_program *program, uint32_t instr);
 
 /* Communications of one rank, added up. */
 typedef struct dh_haul {
     uint32_t n;
-    double n_bytes;                 /* of the whole that each moves or sums, on this rank */
+    double n_bytes;                 /* size of the moved or summed whole, on this rank */
     double sent_bytes[DH_N_ENGINE]; /* that the rank sends on each link: rings, direct exchanges */
     double alone_ns;                /* their own times */
     int64_t ns;                     /* under way, from when all partners had come */
@@ -49,7 +50,7 @@ typedef struct dh_cargo_row {
     dh_group_kind group;
     dh_phase phase;                   /* DH_PHASE_OPT, or in (parameters: for) whose */
     int32_t mb;                       /* ... forward or backward */
-    uint32_t first_block, last_block; /* whose parameters; DH_NONE: of all */
+    uint32_t first_block, last_block; /* blocks of the parameters; DH_NONE: all */
     int64_t start_ns, end_ns;
     dh_haul haul;
 } dh_cargo_row;
