@@ -1,8 +1,8 @@
-/* What operators take: alone, and beside another one on the same device.
+/* Times of operators: alone, and with another one at the same time on the same device.
  *
- * Planner, program builder and simulator ask through one interface, whoever answers:
- * a profile measured here, a table imported from elsewhere, a cluster file's model, or
- * estimates from FLOPs and bytes. Every answer names its kind of source. */
+ * Planner, program builder and simulator use this interface only. Answers come from a profile
+ * measured here, an imported table, a cluster file's model, or estimates from FLOPs and
+ * bytes. Every answer names its kind of source. */
 #ifndef DH_COSTS_COSTS_H
 #define DH_COSTS_COSTS_H
 
@@ -44,9 +44,9 @@ typedef struct dh_costs {
     /* From the end of the last instruction waited for to an instruction's start: the next of
      * the same stream, and one that waits for another stream. */
     double launch_ns, event_ns;
-    /* What issuing an instruction takes on the host, which does so one behind the other, in the
-     * program's order, and ahead of the device where that is slower. Simulated steps have it;
-     * orders and estimates go without. */
+    /* Time of the host to issue an instruction. The host issues them one after another in the
+     * program's order, ahead of the device where the device is slower. Simulated steps include it;
+     * orders and estimates do not. */
     double host_ns;
     uint64_t id; /* differs where a profile's content does; 0 without one */
     const void *self;
@@ -80,12 +80,12 @@ static inline dh_engine dh_cost_engine(const dh_cost_op *op)
 typedef struct dh_cost_model {
     double flops_per_s;
     double bytes_per_s;                   /* of memory */
-    double link_bytes_per_s[DH_N_ENGINE]; /* of those that are links */
+    double link_bytes_per_s[DH_N_ENGINE]; /* engines that are links */
     double link_latency_ns[DH_N_ENGINE];
 } dh_cost_model;
 
 /* Solo: the larger of arithmetic and memory time, a ring's time for communication.
- * Beside each other: full speed, but for two transfers on the same link.
+ * Two at the same time: full speed, except two transfers on the same link.
  * in        model: copied
  * out       in the arena, valid as long as it is; NULL: out of memory */
 const dh_costs *dh_costs_estimated(dh_arena *arena, const dh_cost_model *model);

@@ -1,9 +1,9 @@
-/* Systems: what other software does differently from ours, with the same job on the same devices.
+/* Systems: differences of other software from ours, for the same job on the same devices.
  *
- * A system is a set of traits, each of which changes what operators take, what runs beside what, or
- * what the backward computes again, and says so in one line. The rows are systems whose
- * measurements were published; a job names one, and may add traits to it (setting `system`).
- * Programs stay ours: a job of another system is simulated, never trained. */
+ * A system is a set of traits. A trait changes times of operators, which operators run at once,
+ * or what the backward computes again; one line describes it. The rows are systems with
+ * published measurements. A job names one and may add traits to it (setting `system`). Programs
+ * stay ours: a job of another system is simulated, never trained. */
 #ifndef DH_COSTS_SYSTEM_H
 #define DH_COSTS_SYSTEM_H
 
@@ -97,11 +97,11 @@ static inline bool dh_system_has(const dh_system *system, dh_trait trait)
 /* The first one is ours, without traits. */
 const dh_system *dh_systems(size_t *n);
 /* "NAME", or "NAME+TRAIT+...".
- * out       its strings are the row's, but for the name, which is the text: borrowed
+ * out       its strings are the row's; its name is the text, borrowed
  * errors    DH_EMISSING with the nearest name */
 dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system);
 
-/* What a job says that a system's costs depend on. */
+/* The job's values on which a system's costs depend. */
 typedef struct dh_system_job {
     bool whole_tokens; /* no sequence parallelism */
     bool scores_again; /* the backward makes attention's scores again */
@@ -110,8 +110,8 @@ typedef struct dh_system_job {
     int64_t n_micro; /* micro-batches of a step */
 } dh_system_job;
 
-/* Of what a job says what the system's costs on that cluster go by; the rest is 0. Costs of
- * jobs that come to the same here are the same. */
+/* The job's values that the system's costs on that cluster depend on; the others are 0. Jobs
+ * with equal values have equal costs. */
 dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
                               const dh_cluster *cluster);
 
@@ -121,7 +121,7 @@ static inline bool dh_system_jobs_equal(const dh_system_job *a, const dh_system_
            a->selective == b->selective && a->fp8 == b->fp8 && a->n_micro == b->n_micro;
 }
 
-/* Costs of a cluster as that system has them.
+/* Costs of a cluster under that system.
  * in        system: copied; cluster: must outlive the costs
  * out       in the arena; those of dh_cluster_costs for a system without traits
  * errors    DH_ENOMEM */
