@@ -3,8 +3,8 @@
  * (src/config/job_table.c) gives name, type, unit, default, range and help; parser,
  * `dhelix help job`, the printed job and the manual page come from that table.
  *
- * The struct is plain data, to be read; its fields may change between versions. Keys do not:
- * dh_job_set and dh_job_get go by them. */
+ * The struct is plain data, for reading; its fields may change between versions. Keys do not
+ * change; dh_job_set and dh_job_get use them. */
 #ifndef DHELIX_JOB_H
 #define DHELIX_JOB_H
 
@@ -62,8 +62,8 @@ typedef enum dh_gradient_sync { DH_GRADIENT_SYNC_LAST, DH_GRADIENT_SYNC_EVERY } 
 /* For how long parameters that ranks share out stay gathered in a forward or backward: for one
  * micro-batch, or for those that follow each other through a virtual stage. */
 typedef enum dh_regather_by { DH_REGATHER_MICRO, DH_REGATHER_STAGE } dh_regather_by;
-/* What becomes of gathered parameters between a block's forward and its backward: one of these, or
- * so many ranks that keep shards of them. */
+/* The fate of gathered parameters between a block's forward and its backward: one of these, or the
+ * number of ranks that keep shards of them. */
 enum { DH_RESHARD_TRUE = 0, DH_RESHARD_FALSE = -1, DH_RESHARD_NODE = -2 };
 typedef enum dh_mpi_wait { DH_MPI_WAIT_YIELD, DH_MPI_WAIT_SLEEP, DH_MPI_WAIT_BLOCK } dh_mpi_wait;
 /* How ranks whose programs run on GPUs communicate. */
@@ -216,15 +216,14 @@ typedef struct dh_job {
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */
 DH_API dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
 DH_API void dh_job_destroy(dh_job *job);
-/* Read a YAML job file, then apply n overrides "section.key=value", then resolve
- * the model and check ranges and combinations (dh_job_check). Errors carry file,
- * line, column, the key and, for an unknown key, the nearest valid one; those of
- * overrides begin with "--set section.key=value".
+/* Reads a YAML job file, applies n overrides "section.key=value", resolves the model, and checks
+ * ranges and combinations (dh_job_check). Errors have file, line, column and key, and for an
+ * unknown key the nearest valid one. Those of overrides begin with "--set section.key=value".
  *
- * A later override wins. "model=name" replaces all that was said about the
- * model before, "model.preset=name" only its source. A value in [ ] or { } is read as YAML.
- * Relative paths of the file start at its folder, those of overrides and
- * defaults at the working folder; in the job all but model_spec are absolute.
+ * A later override wins. "model=name" replaces all earlier settings of the model,
+ * "model.preset=name" only its source. A value in [ ] or { } is read as YAML. Relative paths of the
+ * file start at its folder, those of overrides and defaults at the working folder. In the job all
+ * are absolute, except model_spec.
  * out       set only on DH_OK; caller frees with dh_job_destroy
  * errors    DH_EFORMAT syntax; DH_EINVAL value; DH_EMISSING preset; DH_EIO */
 DH_API dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
@@ -243,12 +242,11 @@ DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, con
 DH_API dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value);
 /* Its value as a text that dh_job_set takes, appended to out. errors: DH_EINVAL, DH_ENOMEM */
 DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out);
-/* Derive what is left to "auto" (dp, ranks, micro_batch, seq_len, nodes,
- * ranks_per_node; 0 in the struct) and check all combinations, as loading does:
- * for callers that change a loaded job (what shall be derived anew is set to 0
- * first). The message names the setting to change
- * and values that would be right. Vocabulary rule: shards over tp hold
- * ceil(V / tp) rows, the last one fewer; no padding rows exist.
+/* Derives settings left to "auto" (dp, ranks, micro_batch, seq_len, nodes, ranks_per_node; 0 in the
+ * struct) and checks all combinations, as loading does. It is for callers that change a loaded job;
+ * they first set values to 0 that shall be derived anew. The message names the setting to change
+ * and values that would be right. Vocabulary rule: shards over tp hold ceil(V / tp) rows, the last
+ * one fewer; there are no padding rows.
  * errors    DH_EINVAL; the job may then be partly derived */
 DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
 /* Whether it has times of stages instead of a model. */
@@ -267,8 +265,8 @@ DH_API double dh_job_lr(const dh_job *job, int64_t step);
  * the same job; the model is spelled out, so its file is no longer needed and
  * model_spec becomes NULL. */
 DH_API dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
-/* Appends a line "section.key: value" for every setting that all ranks of a run must have
- * alike: not where a rank's own machine keeps the data and profiles, nor its threads. */
+/* Appends a line "section.key: value" for every setting that must be equal on all ranks of a
+ * run. Paths of data and profiles on a rank's own machine, and its threads, are not among them. */
 DH_API dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
 /* Settings with type, unit, default, range and help, in lines of width columns: all (name NULL), a
  * section ("parallel" or "train.") or one ("train.steps"). Returns how many there are. */

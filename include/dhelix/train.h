@@ -15,9 +15,9 @@ extern "C" {
 typedef struct dh_train_options {
     bool quiet; /* no progress */
     bool fresh; /* set an existing run folder aside instead of resuming it */
-    /* When it becomes non-zero: finish the step, checkpoint, return DH_EINTERRUPTED. A validation
-     * is cut short, and is made by the run that continues. Before the first step nothing is saved.
-     * Of several processes all or none may have it. May be NULL. */
+    /* When it becomes non-zero, the run finishes the step, writes a checkpoint and returns
+     * DH_EINTERRUPTED. A validation is cut short; the continued run repeats it. Before the first
+     * step nothing is saved. All processes of a run have it, or none. May be NULL. */
     const volatile sig_atomic_t *stop;
     /* May be NULL. Called by each rank here, when it is set up and its steps begin: until then a
      * process may end at any time, and nothing of the run is lost. Threads may call at once. */
@@ -38,21 +38,21 @@ typedef struct dh_train_result {
     int64_t steps;        /* optimizer steps done in all */
     int64_t resumed_at;   /* step the run continued from, 0: from the start */
     bool from_memory;     /* by what ranks had in memory that were left when others were lost */
-    double loss;          /* of the last step */
+    double loss;          /* loss of the last step */
     double val_loss;      /* last validation; NaN if never */
     double tokens_per_s;  /* median over this run's steps, warm-up left out */
     double hidden_share;  /* of rank 0's transfers, behind computation; NaN: there were none */
-    double exposed_share; /* of its steps' time, in which it only communicated */
+    double exposed_share; /* share of its steps' time in which it only communicated */
     uint64_t slab_planned, slab_peak;
     char checkpoint[DH_RUN_PATH_BYTES]; /* last one written, "" if none */
 } dh_train_result;
 
 /* Train. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),
- * summary.json, tokenizer files and checkpoints/; of a model with experts experts.json too. With a
- * checkpoint there, training continues from the newest intact one, bit-identical to a run without
+ * summary.json, tokenizer files and checkpoints/; a model with experts also experts.json. If there
+ * is a checkpoint, training continues from the newest intact one, with the bits of a run without
  * the break.
- * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and whatever
- *           job, data and disk give; the last checkpoint is intact in every case */
+ * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and those of job, data and
+ *           disk; the last checkpoint is intact in every case */
 DH_API dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
                           dh_train_result *result);
 
