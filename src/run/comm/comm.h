@@ -201,7 +201,7 @@ int dh_comm_group_size(const dh_comm_group *group);
 int dh_comm_group_index(const dh_comm_group *group); /* of this rank */
 
 /* When the last call on the group began, had all participants, and ended, as this rank sees it
- * (dh_now_ns). arrived_ns is 0 where it cannot be known: for mpi, and for a send that did not wait. */
+ * (dh_now_ns). arrived_ns is 0 where it cannot be known: mpi, and a send that did not wait. */
 typedef struct dh_comm_times {
     int64_t called_ns, arrived_ns, ended_ns;
 } dh_comm_times;
@@ -222,10 +222,10 @@ dh_status dh_comm_group_reserve(dh_ctx *ctx, dh_comm_group *group, int64_t n_byt
 
 /* ---- collectives --------------------------------------------------------------------------
  *
- * Each has a plain form; some also have forms in parts, by counts or by rows. Counts are elements and
- * may be 0; then pointers may be NULL. All members call with the same counts, type and reduction, else
- * DH_ECOMM names both calls. With "in place" send and recv are the same; else they must not overlap.
- * Buffers are free again on return.
+ * Each has a plain form; some also have forms in parts, by counts or by rows. Counts are elements
+ * and may be 0; then pointers may be NULL. All members call with the same counts, type and
+ * reduction, else DH_ECOMM names both calls. With "in place" send and recv are the same; else they
+ * must not overlap. Buffers are free again on return.
  * errors    DH_EINVAL arguments; DH_ECOMM; DH_ENOMEM scratch (mpi) */
 
 /* Callback for completed parts of a result: from the calling thread, in order. It is not called
@@ -330,8 +330,8 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  *     broadcast                    B (pipelined chain)
  *     barrier                      0
  *     send, recv                   B; latency delays the arrival but leaves the wire free
- * Each rank has one wire per link and direction. Each of n transfers on it has 1/n of its speed. A call
- * is as slow as the fullest of its members' wires.
+ * Each rank has one wire per link and direction. Each of n transfers on it has 1/n of its speed. A
+ * call is as slow as the fullest of its members' wires.
  * Waiting costs no CPU time; it sets the calling thread's timer slack to 1 us. */
 
 bool dh_comm_pace_on(dh_comm_pace pace);

@@ -19,8 +19,8 @@ typedef struct dh_comm_part {
     int64_t at, n;
 } dh_comm_part;
 
-/* One call on a group. What must agree between members comes first: it travels
- * as a header when an mpi world checks. */
+/* One call on a group. Fields that must agree between members come first; they travel as a header
+ * when an mpi world checks. */
 typedef struct dh_comm_head {
     int32_t kind, dtype, reduce, root;
     int64_t seq;    /* counts the member's collectives, or its transfers, on the group */
@@ -34,7 +34,7 @@ typedef struct dh_comm_call {
     char *recv;
     const dh_comm_part *send_parts; /* [n] slices; all_to_all: by destination */
     const dh_comm_part *recv_parts; /* [n] the same slices; all_to_all: by source */
-    const dh_part_hook *progress;   /* of several parts, else NULL */
+    const dh_part_hook *progress;   /* for several parts, else NULL */
 } dh_comm_call;
 
 /* Bases: every kind of world embeds them as first members of its own structs. */
@@ -116,7 +116,7 @@ void dh_comm_print_waited(const dh_comm *comm, const char *what, dh_str *out);
 
 /* ---- culprit.c: who holds up a rank ------------------------------------------------------- */
 
-/* What a rank does. Ranks may send it to each other as bytes. */
+/* The state of a rank. Ranks may send it to each other as bytes. */
 typedef struct dh_comm_state {
     int32_t waits; /* in a call, and not computing beside it */
     uint32_t waiting_streams;
@@ -133,9 +133,10 @@ void dh_comm_state_await(dh_comm_state *state, int rank);
  * computing, whatever its other streams wait for. Returns whether the rank waits. */
 bool dh_comm_state_end(dh_comm_state *state, uint32_t running);
 
-/* Append the chains from the missing ranks [n] to those that wait for nobody.
- * states [n]; teller: the rank that has waited. cost O(n * awaited)
- * out       lost [n]: those that wait for nobody; NULL is fine */
+/* Appends the chains from the missing ranks [n] to ranks that wait for nobody.
+ * in        states [n]; teller: the rank that has waited
+ * out       lost [n]: the ranks that wait for nobody; NULL is fine
+ * cost      O(n * awaited) */
 void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, const bool *missing,
                             bool *lost, dh_str *out);
 
