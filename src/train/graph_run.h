@@ -27,7 +27,7 @@ typedef struct dh_graph_text {
 dh_status dh_graph_text_read(dh_ctx *ctx, const char *path, dh_graph_text *text);
 void dh_graph_text_fini(dh_graph_text *text);
 
-/* Who says which passes rewrite the graph of each rank before its program is made. */
+/* Where the passes come from that rewrite each rank's graph before its program is made. */
 typedef enum dh_graph_search {
     DH_GRAPH_AS_SAID, /* the caller; n 0: none */
     DH_GRAPH_SEARCH,  /* costs (strategy/rewrites.h), among sequences that leave all outputs as they
@@ -74,11 +74,13 @@ dh_status dh_graph_run_prepare(dh_ctx *ctx, const dh_job *job, const dh_graph_te
                                const dh_graph_run_options *options, dh_graph_run *run);
 void dh_graph_run_fini(dh_graph_run *run);
 
-/* Whether the file has all that the program is given: NAME for all ranks, as a whole that has the
- * operand's shape (each rank has all of it) or one axis as many times as long as a group has
- * members (each has its part, in the order of the group); or NAME@RANK for one rank. Borrows the
- * file. given may be NULL where nothing is wanted. Pass reorder takes an input for the same on
- * all ranks unless one of its axes is one that ranks split: one that is not must be given whole.
+/* Checks that the file has all inputs of the program. Each is one of:
+ *   NAME        for all ranks, with the operand's shape: each rank has all of it
+ *   NAME        with one axis longer by the number of members of a group: each member has its part,
+ *               in the order of the group
+ *   NAME@RANK   for one rank
+ * Pass reorder takes an input for equal on all ranks unless ranks split one of its axes; such an
+ * input must be given whole. Borrows the file. given may be NULL where nothing is wanted.
  * errors    DH_EMISSING, DH_EINVAL with tensor, line, both shapes */
 dh_status dh_graph_run_give(dh_ctx *ctx, dh_graph_run *run, const dh_safetensors *given,
                             const char *name);
@@ -89,12 +91,13 @@ dh_status dh_graph_run_start(dh_ctx *ctx, dh_graph_run *run);
 bool dh_graph_run_same(const dh_graph_run *run, size_t io);
 /* NAME where all ranks left the same, else NAME@RANK for each. */
 dh_status dh_graph_run_write(dh_ctx *ctx, const dh_graph_run *run, const char *path);
-/* Largest difference of an output from what a file has under NAME or NAME@RANK; *n_compared: of how
- * many ranks there was something to compare with. errors: DH_EINVAL other shape or type */
+/* Largest difference of an output from the tensor NAME or NAME@RANK of a file.
+ * out       *n_compared: number of ranks that had such a tensor
+ * errors    DH_EINVAL other shape or type */
 dh_status dh_graph_run_compare(dh_ctx *ctx, const dh_graph_run *run, size_t io,
                                const dh_safetensors *expected, double *difference,
                                int64_t *n_compared);
-/* Of two runs' outputs of one name. errors: DH_EINVAL other shape or type */
+/* The same between two runs' outputs of one name. errors: DH_EINVAL other shape or type */
 double dh_graph_value_distance(dh_dtype dtype, int64_t n, const void *a, const void *b);
 
 #ifdef __cplusplus

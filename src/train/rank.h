@@ -11,13 +11,13 @@ typedef struct dh_ranks {
     int64_t rank, n;
     dh_comm *comm;          /* NULL when alone, and so are the groups */
     dh_comm_group *control; /* all ranks: agreement, losses, paths */
-    dh_comm_group *experts; /* those that share a layer's experts; NULL: each has all */
+    dh_comm_group *experts; /* ranks that share a layer's experts; NULL: each rank has all */
 } dh_ranks;
 
 /* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
-/* DH_OK once all ranks came with it. A rank that comes with another status ends the world: it keeps
- * its message, and the others have it from wherever they are, which may be a call before this.
- * Every rank calls at the same points. */
+/* Returns DH_OK when all ranks have called with DH_OK. A rank that calls with another status
+ * ends the world. It keeps its message; the others get it in whatever call they are, which may
+ * be an earlier one. Every rank calls at the same points. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
 /* Rank 0's bytes reach all. */
 dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);
@@ -30,16 +30,17 @@ dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *ranks, const dh_mesh *mesh
                          dh_group_kind kind, int stream, dh_comm_group **group);
 
 /* ---- alike.c: what they were given ---------------------------------------------------------- */
-/* Whether all ranks have the same facts, lines "name: value". errors: DH_EINVAL, the same on
- * all ranks, naming the ranks that are not like the most, and what they have otherwise */
+/* Whether all ranks have the same facts, lines "name: value".
+ * errors    DH_EINVAL, the same on all ranks: it names the ranks that differ from the majority, and
+ *           their different facts */
 dh_status dh_ranks_alike(dh_ctx *ctx, const dh_ranks *ranks, const char *facts);
 
 /* ---- patience.c: how long they wait for each other -------------------------------------- */
-/* What parallel.timeout_s says, or what "auto" means before a step is measured and beside steps,
- * where one rank may write files alone; and how that was chosen, for messages. */
+/* The timeout of parallel.timeout_s. "auto" is resolved for the time before a step is measured and
+ * between steps, where one rank may write files alone. Also its origin, for messages. */
 int64_t dh_job_patience_ns(const dh_job *job);
 extern const char dh_patience_reason[];
-/* What "auto" means in a step, after steps of which the slowest took so long, and why. */
+/* The timeout of "auto" in a step, from the slowest step so far, and its origin. */
 int64_t dh_step_patience_ns(int64_t slowest_ns, char *why, size_t cap);
 
 /* ---- place.c: cores ------------------------------------------------------------------------- */

@@ -61,7 +61,7 @@ typedef struct dh_resolve_options {
 /* Resolves a job:
  *   - the vocabulary, by the tokenizer;
  *   - ranks on nodes;
- *   - the strategy (`auto`: the one with the shortest simulated step), and its ordering with a cache;
+ *   - the strategy (`auto`: that with the shortest simulated step), and its ordering with a cache;
  *   - costs for ordering;
  *   - the schedule.
  * Data is read only where the vocabulary is open.
