@@ -49,7 +49,7 @@ typedef struct plan {
     DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
     size_t n_gathers;                      /* that have been emitted, of buckets */
     size_t n_ahead;                        /* blocks of the next slot that are gathered already */
-    int n_strands;                         /* of the slot that is emitted */
+    int n_strands;                         /* strands of the emitted slot */
     plan_items held; /* reductions that wait until what their slot made is on its way */
     struct {
         uint32_t place; /* behind whose backward they came; DH_NONE: there are none */
@@ -93,7 +93,7 @@ static inline bool plan_has_reductions(const plan *b, const plan_items lists[2])
 
 /* slots.c */
 stage *plan_stage(plan *b, int32_t copy, int32_t id); /* NULL: another rank's */
-/* Of the copy that the action's micro-batch runs through. */
+/* The stage in the copy that the action's micro-batch runs through. */
 static inline stage *plan_stage_of(plan *b, const dh_pipe_action *a)
 {
     return plan_stage(b, b->schedule->copy_of[a->micro], a->stage);
@@ -120,17 +120,17 @@ dh_status plan_emit_turns(dh_ctx *ctx, plan *b, bool held);
 /* gathers.c: parameters that are stored as shards */
 /* The blocks that make the parameters of a chain's blocks whole. After dh_emit_layout. */
 dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s);
-/* A walk over the blocks that a strand of a slot uses one after another, forward or backward:
- * before the first operator of the i-th the gathers of those up to prefetch behind it that are not
- * under way; when it has been used, its release. */
+/* A walk over the blocks that a strand of a slot uses one after another, forward or backward.
+ * Before the first operator of block i it emits gathers of blocks up to i + prefetch that are
+ * not under way. After the last use of block i it emits its release. */
 typedef struct plan_walk {
     const stage *s; /* NULL: nothing is gathered for the strand */
     int32_t mb;
     bool backward;
     bool ordered; /* operators come in an order of the strategy's */
     bool goes_on; /* the next slot uses the same blocks: they stay whole */
-    /* Else, where it has one strand and parameters are gathered by virtual stage: what it uses, of
-     * which the first blocks are those ahead of this walk's last ones. */
+    /* Otherwise, for a slot of one strand with parameters gathered by virtual stage: the blocks
+     * of the next slot. The first of them are gathered ahead, after this walk's last blocks. */
     const stage *then; /* NULL: nothing is gathered for it yet */
     int32_t then_mb;
     bool then_backward;

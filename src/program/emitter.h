@@ -17,12 +17,12 @@ typedef struct dh_accesses {
  * overlap; those of a parameter do not, and are all of it. */
 typedef struct dh_access_range {
     uint64_t byte0, n_bytes;
-    uint32_t next; /* of the same buffer or parameter, DH_NONE */
+    uint32_t next; /* next access to the same buffer or parameter, DH_NONE */
     dh_accesses seen;
 } dh_access_range;
 
-/* The blocks (DH_BLOCK_GATHER) that make a block's matrices whole: its own, those of its experts,
- * its adapters or a tied embedding's. By use: forward, backward. DH_NONE: not needed. */
+/* The blocks (DH_BLOCK_GATHER) that gather the matrices of a block: its own, those of its
+ * experts, its adapters or a tied embedding. [0] forward, [1] backward. DH_NONE: not needed. */
 enum { DH_MAX_GATHERS = 3 };
 typedef struct dh_block_gathers {
     uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
@@ -62,11 +62,11 @@ struct dh_emitter {
      * where there are no parts, instructions. */
     DH_VEC(dh_wait) moments;
     dh_clock_vec known[DH_N_STREAM];
-    dh_clock_vec barrier;  /* what every further instruction comes after */
+    dh_clock_vec barrier;  /* lower bound of every further instruction */
     dh_clock_vec unbarred; /* ends of what no barrier waits for, by stream */
     dh_clock_vec mark;     /* the ends of all emitted before it */
     bool after_mark;       /* the next instruction comes after it */
-    dh_clock_vec after;    /* what the next instruction comes after besides */
+    dh_clock_vec after;    /* further lower bound of the next instruction */
     DH_VEC(uint32_t) ends; /* by instruction: the moment it is complete */
 
     /* gathers.c: where a block's matrices are whole, while it uses them */
@@ -92,9 +92,10 @@ dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e);
 /* From here on what uses some rows of a parameter is recorded apart from what uses others. */
 dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh_operand *rows);
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
-/* The waits of the program's next instruction, operator and stream set; records its accesses.
- * scopes: operand by operand, outputs behind the inputs, the bytes that order its accesses: the
- * operand's, or more. */
+/* Finds the waits of the program's next instruction, whose operator and stream are set, and records
+ * its accesses.
+ * in        scopes: for each operand, inputs then outputs, the bytes that order its accesses: those
+ *           of the operand, or more */
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr);
 

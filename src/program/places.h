@@ -10,13 +10,13 @@
 typedef struct dh_placing {
     uint64_t n_bytes;
     uint32_t stream, first; /* the instruction that writes first, and its stream */
-    /* By stream that asks, that is, on which some buffer is first written: the time from which on
-     * instructions there know all accesses to be complete: what they write first may take the
-     * storage. 0 of other streams, and of the place behind them. */
+    /* By stream on which some buffer is first written: the time from which on instructions there
+     * know all accesses to be complete. A buffer that they write first may then take the
+     * storage. 0 for other streams, and for the place after them. */
     uint32_t release[DH_N_STREAM + 1];
 } dh_placing;
 
-/* What is asked: a place for each of n buffers, in that order, at or above `from`. */
+/* A request: a place for each of n buffers, in that order, at or above `from`. */
 typedef struct dh_placing_list {
     const dh_placing *at;
     size_t n;
@@ -24,7 +24,7 @@ typedef struct dh_placing_list {
     uint64_t from;
 } dh_placing_list;
 
-/* Each buffer at the lowest offset that is free of those before it.
+/* Places each buffer at the lowest offset that is free of earlier buffers.
  * in        offsets: [list->n]
  * errors    false: out of memory
  * cost      O(n log(n_times)) sets of runs looked at */
@@ -34,8 +34,8 @@ bool dh_places_find(const dh_placing_list *list, uint64_t *offsets);
 typedef struct dh_places dh_places;
 dh_places *dh_places_create(void); /* NULL: out of memory */
 void dh_places_destroy(dh_places *places);
-/* dh_places_find, once for each list. Who asks for one that another thread is looking for, waits.
- * in        places: NULL: looked for again
+/* dh_places_find, once for each list. A thread waits while another one searches the same list.
+ * in        places: NULL: search again
  * out       offsets: [list->n] */
 bool dh_places_get(dh_places *places, const dh_placing_list *list, uint64_t *offsets);
 

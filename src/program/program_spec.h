@@ -43,13 +43,13 @@ typedef struct dh_program_spec {
     /* Parameters made whole, and nothing else: what stands at the beginning of a training step with
      * recipe.gathers_first, for what reads them between steps. Evaluation's layout. */
     bool gathers;
-    /* Training: behind the step every class of operators runs once more alone, and every pair
-     * of a forward and a backward class on different streams side by side, on the data of
-     * the step. Wants 2 micro-batches. */
+    /* Training: after the step every class of operators runs once more alone. Every pair of a
+     * forward and a backward class on different streams runs at the same time. Both use the data
+     * of the step. It needs 2 micro-batches. */
     bool probes;
 } dh_program_spec;
 
-/* What the graphs of its blocks are made from. errors: of the strategy's passes */
+/* The spec of the graphs of its blocks. errors: of the strategy's passes */
 dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs);
 
 /* Arguments of the strategy's passes that are left to costs ("auto"), chosen by the recipe's: its
@@ -62,7 +62,7 @@ dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, cons
  * is not yet verified. Caller frees with dh_program_destroy. */
 dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program **program);
 
-/* What a mesh's programs come to. */
+/* Totals of a mesh's programs. */
 typedef struct dh_mesh_footprint {
     size_t n_ranks, n_classes; /* one program was built for each class of like ranks */
     uint64_t n_instrs;         /* of those */
@@ -75,8 +75,8 @@ typedef struct dh_mesh_footprint {
 /* A program that so many ranks have. */
 void dh_mesh_footprint_add(dh_mesh_footprint *sum, const dh_program *program, uint64_t n_ranks);
 
-/* Build and verify the programs of a whole mesh, one for each class of ranks that run
- * the same instructions, which comes to the same as all of them (classes.c).
+/* Builds and verifies the programs of a whole mesh: one for each class of ranks that run the same
+ * instructions. That proves the same as all programs (classes.c).
  * in        spec: its rank is ignored
  * out       may be NULL; set only on DH_OK
  * errors    those of dh_program_build; DH_EVERIFY: of the lowest class that has one

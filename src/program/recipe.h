@@ -1,7 +1,7 @@
-/* What all programs of a run are made from: the model, the ranks, the order of a step, sizes,
- * what memory is spent on.
+/* The common part of all programs of a run: the model, the ranks, the order of a step, sizes, and
+ * the use of memory.
  *
- * A recipe is a plain value. What it points to is borrowed, and outlives the programs and
+ * A recipe is a plain value. Its pointers are borrowed; their targets outlive the programs and
  * simulations made from it. A variation is a copy with some fields replaced. */
 #ifndef DH_PROGRAM_RECIPE_H
 #define DH_PROGRAM_RECIPE_H
@@ -19,7 +19,7 @@ extern "C" {
 
 #define DH_NO_WORKSPACE SIZE_MAX
 
-/* What the executing backend tells the planner. */
+/* The executing backend's facts for the planner. */
 typedef struct dh_backend_info {
     const char *name;
     /* Scratch bytes the operator's kernel needs; DH_NO_WORKSPACE: memory was short of telling. */
@@ -27,8 +27,8 @@ typedef struct dh_backend_info {
     bool fuses_gelu; /* it gains by products that make GELU of what they compute */
 } dh_backend_info;
 
-/* What stays of gathered parameters from a block's forward to its backward: the shard that the rank
- * has anyway; its share of those of a node's ranks, which gather them among themselves; all. */
+/* The part of gathered parameters that stays from a block's forward to its backward: only the
+ * rank's own shard; a share, which the ranks of a node gather among themselves; or all. */
 typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
 
 typedef struct dh_recipe {
@@ -98,7 +98,7 @@ static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
     return recipe->reduces_each && recipe->zero >= 2 && recipe->n_micro > 1;
 }
 
-/* What graphs are made from, in training. errors: of the strategy's passes */
+/* The spec of the graphs of training. errors: of the strategy's passes */
 dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_graph_spec *graphs);
 /* Whether every tp rank has all tokens between blocks (dh_graph_whole_tokens). */
 dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole);

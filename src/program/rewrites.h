@@ -9,20 +9,21 @@
 extern "C" {
 #endif
 
-/* Every sequence that the recipe may have, what it takes and keeps, and the best: the shortest
- * whose step fits, by what the first stage has beside activations and 1F1B's number of them. Where
- * none does, the one that needs least.
- * in        recipe: with costs; the passes of its strategy are not looked at
- *           memory_bytes: of a device; 0: not known, everything fits
+/* Every sequence of rewrites that the recipe may have, with its time and memory, and the best one.
+ * The best is the shortest whose step fits. Memory is that of the first stage: persistent data, and
+ * activations of as many micro-batches as in 1F1B. Where none fits, the best is the one that needs
+ * least.
+ * in        recipe: with costs; the passes of its strategy are not read
+ *           memory_bytes: memory of a device; 0: not known, everything fits
  * errors    of layers and programs that cannot be built; DH_ENOMEM
  * cost      as dh_rewrites_find, and a program without micro-batches */
 dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory_bytes,
                              dh_rewrites *rewrites);
 
-/* What a recipe's strategy leaves to costs, and what decided it; in an arena. */
+/* Choices that a recipe's strategy leaves to costs, and their reasons; in an arena. */
 typedef struct dh_decided {
-    const dh_rewrites *rewrites; /* what a strategy that searches tried; else NULL */
-    const char *passes_why;      /* what each choice of arguments takes; NULL: none was left open */
+    const dh_rewrites *rewrites; /* the tried sequences of a strategy that searches; else NULL */
+    const char *passes_why;      /* time of each choice of arguments; NULL: none was left open */
 } dh_decided;
 
 /* Memory is not looked at: sequences of rewrites are compared by time alone, and not measured. */

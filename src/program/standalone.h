@@ -1,8 +1,8 @@
-/* Programs of one graph that belongs to no model: what somebody wrote in the graph's text form.
+/* Programs of one graph that belongs to no model, written in the graph's text form.
  *
- * All operators run once, in the graph's order, on the streams that they have in any program; what
- * overlaps follows from the dependences. Tensors that the graph reads before it has written them
- * are what it is given; those that it writes and that are no passing values are what it leaves. */
+ * All operators run once, in the graph's order, on the same streams as in any program. Overlap
+ * follows from the dependences. Inputs are tensors that the graph reads before it has written
+ * them. Outputs are written tensors that are not intermediate values. */
 #ifndef DH_PROGRAM_STANDALONE_H
 #define DH_PROGRAM_STANDALONE_H
 
@@ -15,14 +15,15 @@ extern "C" {
 
 /* A tensor that a program is given, leaves, or (updated in place) both. */
 typedef struct dh_graph_io {
-    uint32_t tensor; /* of the graph; owns its storage */
+    uint32_t tensor; /* tensor of the graph; owns its storage */
     bool in, out;
 } dh_graph_io;
 typedef DH_VEC(dh_graph_io) dh_graph_ios;
 
-/* What a checked graph is given: tensors that are read, or updated, before all of them is written.
- * What it leaves: whatever of parameters, gradients, states and ranges is written; of activations
- * those that nothing reads, the block's ends, and those named in keep [n_keep].
+/* Inputs and outputs of a checked graph.
+ *   inputs    tensors that are read, or updated, before they are completely written
+ *   outputs   written parameters, gradients, states and ranges; activations that nothing reads, the
+ *             block's ends, and activations named in keep [n_keep]
  * out       in the order of the tensors; the caller frees, also on failure
  * errors    DH_EINVAL two of them have one name or one slot; DH_EMISSING a name to keep that no
  *           operator writes; DH_ENOMEM */
