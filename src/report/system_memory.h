@@ -1,8 +1,8 @@
-/* What a step takes of a device's memory where another system runs it.
+/* Memory of a step on a device where another system runs it.
  *
- * The program is ours: its tensors, their order and the time each is needed. Beside them a system
- * keeps what its traits say (dh_trait): scores of attention, masks of dropout; and it has gradients
- * in its own way. Fragmentation and what libraries take are not in it. */
+ * The program is ours: its tensors, their order and the time each is needed. A system also keeps
+ * data of its traits (dh_trait), such as scores of attention and masks of dropout, and has its
+ * own layout of gradients. Fragmentation and memory of libraries are not included. */
 #ifndef DH_REPORT_SYSTEM_MEMORY_H
 #define DH_REPORT_SYSTEM_MEMORY_H
 
@@ -21,7 +21,8 @@ typedef struct dh_system_memory {
     int64_t peak_ns;
 } dh_system_memory;
 
-/* What a system keeps of a block beside our tensors, from the block's graph alone. */
+/* Bytes that a system keeps for a block in addition to our tensors, from the block's graph
+ * alone. */
 typedef struct dh_system_block {
     double kept_bytes; /* between its forward and its backward */
     double work_bytes; /* most beside that while an operator runs */
