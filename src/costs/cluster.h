@@ -1,4 +1,4 @@
-/* What operators take on a cluster.
+/* Times of operators on a cluster.
  *
  * A cluster file (YAML, clusters/README.md) gives the sizes of devices, nodes and links and a few
  * calibration constants, each with its source. The model behind it:
@@ -78,7 +78,7 @@ struct dh_cluster {
     double gemm_efficiency; /* of peak: full waves of the largest tile, long shared axis */
     double gemm_tile_rows, gemm_tile_columns;
     double gemm_tile_half; /* tile size (rows * columns / (rows + columns)) at half of peak */
-    double gemm_start_k;   /* what starting and ending a tile costs, in elements of K */
+    double gemm_start_k;   /* cost of starting and ending a tile, in elements of K */
     double gemm_fp8;       /* of gemm_efficiency: products of 8 bits */
     /* attention */
     dh_attention_kernel attention;
