@@ -1,8 +1,8 @@
-/* All that callers need. Each header below can be included alone; they follow the way of the data,
- * and each says what enters, what leaves and who frees it.
+/* All headers for callers. Each can be included alone. They follow the way of a job; each says what
+ * enters, what leaves and who frees it.
  *
- * Every function that can fail returns dh_status and takes a dh_ctx, which then holds
- * the message; nothing ends the process for what its caller or a file got wrong. */
+ * Every function that can fail returns dh_status and takes a dh_ctx, which then holds the
+ * message. No mistake of a caller or a file ends the process. */
 #ifndef DHELIX_DHELIX_H
 #define DHELIX_DHELIX_H
 
@@ -10,7 +10,7 @@
 #include "dhelix/growable.h"
 #include "dhelix/status.h"
 
-/* what to train, and on which ranks */
+/* job, model and ranks */
 #include "dhelix/dtype.h"
 #include "dhelix/job.h"
 #include "dhelix/model.h"
@@ -29,7 +29,7 @@
 #include "dhelix/sampler.h"
 #include "dhelix/train.h"
 
-/* what the commands say with --json */
+/* documents of the commands with --json */
 #include "dhelix/describe.h"
 
 #endif

@@ -12,7 +12,7 @@ extern "C" {
 
 /* Whether a prompt begins with the tokenizer's BOS. */
 typedef enum dh_generate_bos {
-    DH_BOS_AS_TRAINED, /* where it has one of its own, but for runs, whose data had none */
+    DH_BOS_AS_TRAINED, /* if the tokenizer has its own, except for runs, whose data had none */
     DH_BOS_ALWAYS,
     DH_BOS_NEVER
 } dh_generate_bos;
@@ -51,12 +51,14 @@ typedef struct dh_generate_result {
     dh_generate_end end;
 } dh_generate_result;
 
-/* Continue a prompt. A tokenizer with a BOS token of its own (SentencePiece, Llama 3)
- * starts the text with it, as those models were trained, but for runs of ours, whose documents
- * begin with none; an empty prompt starts with BOS, else EOS, else a newline, which is not part of
- * the text. The model sees at most cache_len tokens. A longer prompt is refused. When prompt and
- * text have filled it, the text ends there, or, with slide, the newer half is read
- * again from position 0 and the text goes on (a token costs about twice as much).
+/* Continues a prompt. A tokenizer with a BOS token of its own (SentencePiece, Llama 3) starts the
+ * text with it, as those models were trained. Runs of ours are an exception, since their documents
+ * begin with none. An empty prompt starts with BOS, else EOS, else a newline, which is not part of
+ * the text.
+ *
+ * The model sees at most cache_len tokens. A longer prompt is refused. When prompt and text have
+ * filled the cache, the text ends. With slide the newer half is read again from position 0 and the
+ * text continues (a token costs about twice as much).
  * in        trained: opened with decode, tokenizer not NULL
  * errors    DH_EINVAL no tokenizer, prompt too long or not encodable; DH_EMISSING, DH_EUNSUPPORTED
  *           those of the template */
