@@ -1,10 +1,12 @@
-/* What is alive when: bytes of storage from their first use to their last.
+/* Liveness: bytes of storage from their first use to their last.
  *
- * Two ways to ask. A walk issues operators one after another and knows at any place what is
- * held, so that the next operator may be chosen by it; an operator may hand its input's storage
- * to its output (in place). A curve sums up changes over moments, of time or of an order,
- * where first and last uses are known already. What is a use, and which storage outlasts
- * the walk, is the caller's. */
+ * There are two forms.
+ *   walk    issues operators one after another and knows the bytes held at any place, so the next
+ *           operator may be chosen by them. An operator may hand its input's storage to its
+ *           output (in place)
+ *   curve   sums up changes over moments, of time or of an order, where first and last uses are
+ *           known already
+ * The caller decides what counts as a use, and which storage outlasts the walk. */
 #ifndef DH_BASE_LIVE_H
 #define DH_BASE_LIVE_H
 
