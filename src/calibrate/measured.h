@@ -44,7 +44,7 @@ static inline bool dh_measured_is_call(const dh_measured_row *row)
     return row->kind < DH_MEASURED_GEMM;
 }
 
-/* What a kernel of the device computed. */
+/* The kind of computation of a device's kernel. */
 typedef enum dh_kernel_kind {
     DH_KERNEL_GEMM,      /* rows, columns, shared, batch */
     DH_KERNEL_ATTN,      /* batch, heads, heads of keys, tokens, channels of a head */
@@ -76,13 +76,13 @@ typedef struct dh_measured {
     DH_VEC(dh_measured_pair) pairs; /* of profiles */
     DH_VEC(dh_measured_row) rows;
     DH_VEC(dh_measured_kernel) kernels; /* of traces; rows too */
-    DH_VEC(const char *) notes;         /* what a file lacks, for people */
+    DH_VEC(const char *) notes;         /* missing parts of files, for people */
     int64_t node_devices;               /* how ranks lie on nodes where a file does not say */
 } dh_measured;
 
 dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured);
 void dh_measured_fini(dh_measured *measured);
-/* What a constant can rest on: rows and pairs. */
+/* Measurements on which constants can rest: rows and pairs. */
 static inline size_t dh_measured_count(const dh_measured *measured)
 {
     return measured->rows.n + measured->pairs.n;

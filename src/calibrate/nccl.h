@@ -1,9 +1,11 @@
 /* One output of nccl-tests or rccl-tests while it is read: which test, which ranks, and rows.
  *
- * An output says some things twice, and what does not agree is refused. busbw / algbw is a number
- * that the collective and the number of ranks give: 2 (n - 1) / n for all_reduce, (n - 1) / n for
- * all_gather, reduce_scatter and alltoall, 1 for sendrecv (nccl-tests, doc/PERFORMANCE.md). algbw
- * is size / time. Ranks are 0 to n - 1, once each, on devices of their own. */
+ * An output states some figures twice. It is refused where they do not agree:
+ *   algbw          size / time
+ *   busbw / algbw  follows from collective and number of ranks (nccl-tests, doc/PERFORMANCE.md):
+ *                  2 (n - 1) / n for all_reduce; (n - 1) / n for all_gather, reduce_scatter and
+ *                  alltoall; 1 for sendrecv
+ *   ranks          0 to n - 1, once each, on devices of their own */
 #ifndef DH_CALIBRATE_NCCL_H
 #define DH_CALIBRATE_NCCL_H
 
@@ -21,10 +23,10 @@ enum {
 
 typedef struct nccl_output {
     const measured_file *file;
-    int test;           /* of the known ones, or one of the above */
+    int test;           /* index of a known test, or one of the above */
     char test_name[64]; /* as the output says it */
     DH_VEC(nccl_rank) ranks;
-    int64_t n_ranks, n_nodes; /* of the group that is read; 0: not checked yet */
+    int64_t n_ranks, n_nodes; /* of the current group; 0: not checked yet */
     const char *why_not;      /* rows are left out; NULL: they are not */
     bool told;                /* that they are */
 } nccl_output;

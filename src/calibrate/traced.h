@@ -9,13 +9,14 @@
 typedef struct dh_traced {
     dh_arena *arena;                   /* owns the texts */
     dh_profile *profile;               /* imported: found in the traces; modelled: the others */
-    DH_VEC(const char *) operators;    /* of the job that no trace has, and why */
-    DH_VEC(const char *) measurements; /* of the traces that the job has no operator for */
+    DH_VEC(const char *) operators;    /* operators of the job that no trace has, and why */
+    DH_VEC(const char *) measurements; /* measurements without an operator of the job */
 } dh_traced;
 
-/* Match the operators of a job that names no passes with what traces have: GEMMs, attention and
- * norms by their sizes and type, collectives by group and bytes. Of a kind in one trace the median;
- * over traces the mean, of collectives the shortest, since in others somebody waited.
+/* Matches the operators of a job that names no passes with traces: GEMMs, attention and norms by
+ * sizes and type, collectives by group and bytes. A kind counts with its median in one trace, and
+ * with the mean over traces. Collectives count with the shortest over traces, since in the others a
+ * rank waited.
  * out       caller frees with dh_traced_fini, also after a failure
  * errors    DH_EMISSING nothing matches; those of dh_measured_read */
 dh_status dh_profile_from_traces(dh_ctx *ctx, const dh_job *job, const char *const *files,
