@@ -1,4 +1,4 @@
-/* What a dataset consists of: for the files that read it. */
+/* The parts of a dataset, for the files that read it. */
 #ifndef DH_DATA_DATASET_PARTS_H
 #define DH_DATA_DATASET_PARTS_H
 
@@ -26,12 +26,12 @@ typedef struct dh_segment {
 typedef struct dh_source {
     char *name;
     int64_t first, n_tokens;
-    int64_t share; /* of the samples in a period */
+    int64_t share; /* number of samples in a period */
     uint64_t seed;
     dh_pack pack; /* of packed documents */
 } dh_source;
 
-/* Whose turn it is at a place of the period, and how many turns it had in it. */
+/* The entry whose turn it is at a place of the period, and its earlier turns in the period. */
 typedef struct dh_turn {
     int32_t source, n_before;
 } dh_turn;

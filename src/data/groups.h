@@ -14,13 +14,14 @@ typedef struct dh_length_groups {
     dh_pack rows[DH_MAX_LENGTH_GROUPS];
 } dh_length_groups;
 
-/* Documents of samples [first, first + n_samples) of a packed dataset. From the longest group down,
- * what is left is packed into rows of the group (dh_pack_make; of the last group they are the
- * samples): rows with a document that no shorter group holds stay, filled up by shorter ones as
- * they are, and the documents of the others go on. With one group its rows are the samples.
+/* Sorts the documents of samples [first, first + n_samples) of a packed dataset into groups, from
+ * the longest group down. The remaining documents are packed into rows of the group (dh_pack_make;
+ * for the last group these are the samples). A row stays in the group when it has a document that
+ * no shorter group can hold; shorter documents that fill it up stay too. Documents of other rows go
+ * to the next group. With one group its rows are the samples.
  * in        max_len [n]: rising, the last one the length of the dataset's rows
  * out       groups: dh_length_groups_fini, also on failure
- * cost      O(n log n) of the documents, beside memory for a row of each group
+ * cost      O(n log n) of the documents, and memory for a row of each group
  * errors    DH_ENOMEM */
 dh_status dh_length_groups_make(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n_samples,
                                 const int64_t *max_len, size_t n, dh_length_groups *groups);

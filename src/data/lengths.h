@@ -23,13 +23,13 @@ typedef struct dh_lengths {
 /* TUNING: as many rows of 32,768 tokens as 64 steps of 512 need, by documents of the English
  * Wikipedia (700 tokens in the mean); 8 MB, and a second to pack. */
 enum { DH_LENGTHS_MOST = 1 << 20 };
-#define DH_LENGTHS_MOST_TOKENS (INT64_C(1) << 36) /* of all documents together */
+#define DH_LENGTHS_MOST_TOKENS (INT64_C(1) << 36) /* all documents together */
 
-/* Columns are parted by tabs, commas or blanks. Lines that are empty or begin with # do not count,
- * nor does the first other one if none of its columns is a number: a heading. Counts that
- * are no whole numbers are shares; these, and more than DH_LENGTHS_MOST documents, are scaled to
- * DH_LENGTHS_MOST. Those of a range are spread evenly over the logarithm of
- * length, from 0 evenly over length.
+/* Columns are separated by tabs, commas or blanks. Empty lines and lines with # do not count. The
+ * first other line is a heading if none of its columns is a number. Counts that are not whole
+ * numbers are shares. Shares, and more than DH_LENGTHS_MOST documents, are scaled to
+ * DH_LENGTHS_MOST. Documents of a range are spread evenly over the logarithm of length; from 0,
+ * evenly over length.
  * out       caller frees with dh_lengths_fini, also after a failure
  * errors    DH_EIO; DH_EFORMAT the line and what is wanted; DH_ENOMEM */
 dh_status dh_lengths_read(dh_ctx *ctx, const char *path, dh_lengths *lengths);
