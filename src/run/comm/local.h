@@ -40,9 +40,9 @@ typedef struct local_slot {
     bool joined, left;
     local_queue sends_in;    /* towards this member */
     local_queue recvs;       /* posted by this member */
-    size_t n_open;           /* of the transfer under way, what is not done */
+    size_t n_open;           /* open parts of the transfer under way */
     bool gives_up;           /* it waits only for what is being copied */
-    local_activity activity; /* what it was last seen doing, for reports */
+    local_activity activity; /* its last seen activity, for reports */
     dh_comm_head head;
     int64_t since_ns;
     /* Members that did not come, [n]. Here, not in the member's own group, for others may still
@@ -70,7 +70,7 @@ typedef struct local_shared {
     uint64_t begun; /* collectives at which all have arrived */
     uint64_t ended; /* collectives through with copying */
     int n_copying;
-    int64_t arrived_ns;   /* of the last begun collective */
+    int64_t arrived_ns;   /* when all arrived at the last begun collective */
     local_ticket on_wire; /* paced: the same on the members' wires */
     local_slot *slots;    /* [n] */
 } local_shared;

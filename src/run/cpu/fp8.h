@@ -1,10 +1,11 @@
-/* Rounding to numbers of 8 bits, with a scale that is a power of two: what the cpu computes with,
- * and kernels for CUDA store. Compiled by both.
+/* Rounding to 8-bit numbers with a scale that is a power of two. The cpu computes with them, and
+ * kernels for CUDA store them. Compiled by both.
  *
- * A run of numbers is multiplied by 2^e, as large as leaves the greatest of them in the format, and
- * rounded to the nearest number of it, halves to even; numbers too small for the scale lose bits
- * gradually, as the format's subnormals do. Powers of two change no bit beside: the same run always
- * gives the same numbers, and a product of scaled operands is the scaled product. */
+ * A run of numbers is multiplied by 2^e, with the largest e that keeps the greatest of them in
+ * the format. Then each is rounded to the nearest number of the format, halves to even. Numbers
+ * too small for the scale lose bits gradually, like the format's subnormals. Scaling by a power
+ * of two changes no other bit: the same run always gives the same numbers, and a product of
+ * scaled operands is the scaled product. */
 #ifndef DH_RUN_CPU_FP8_H
 #define DH_RUN_CPU_FP8_H
 
@@ -17,8 +18,8 @@
 #define DH_FP8_FN static inline
 #endif
 
-/* What a format has: bits behind the leading one, exponent of its least normal number, exponent and
- * significand (as of float32) of its greatest. */
+/* A format: bits after the leading one, exponent of its least normal number, exponent and
+ * significand (as in float32) of its greatest number. */
 typedef struct dh_fp8_grid {
     int32_t bits, least;
     int32_t greatest;
@@ -89,7 +90,7 @@ DH_FP8_FN uint8_t dh_fp8_code(dh_fp8_grid g, float rounded)
                      (bits & 0x7fffff) >> (23 - g.bits));
 }
 
-/* What is stored as this. */
+/* The number of a stored code. */
 DH_FP8_FN float dh_fp8_value(dh_fp8_grid g, uint8_t code)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, rest = code & 0x7f;
