@@ -1,12 +1,13 @@
-/* Which rewrites of a layer make it shortest: CoCoNet's autotuner.
+/* The rewrites of a layer that make it shortest: CoCoNet's autotuner.
  *
- * A sequence is a list of passes: split, then reorder (keeping what it gathers or gathering again),
- * then fuse, then part-wise by so many parts; each may be left out. All that are legal for a job,
- * and different from each other there, are tried on its layer: forward, then backward, in their
- * order on the clock by which orders are planned (dh_slot_time). The shortest wins, of equals the
- * one with fewest rewrites. Of a program of its own, written by hand, all operators are tried as
- * they stand, and what there is to try is more: gathers by chunks, and (where it may be) moments
- * that stay with the rank that updates them.
+ * A sequence is a list of passes, each of which may be left out: split, reorder (keeping gathered
+ * data or gathering it again), fuse, part-wise with a number of parts. All sequences that are legal
+ * for a job, and different from each other there, are tried on its layer. The layer's forward and
+ * then its backward run in order on the clock of planned orders (dh_slot_time). The shortest wins;
+ * of equals the one with fewest rewrites.
+ *
+ * For a program written by hand all operators are tried as they stand. Two more choices are tried
+ * there: gathers by chunks, and (where allowed) moments that stay with the rank that updates them.
  *
  * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 5. */
 #ifndef DH_STRATEGY_REWRITES_H
@@ -23,8 +24,8 @@ enum { DH_MAX_REWRITES = 112 };
 typedef struct dh_rewrites_tried {
     dh_pass_list passes; /* reduced: what would change nothing is left out */
     double layer_ns;     /* of a micro-batch's forward and backward in one layer; of a program */
-    /* program/rewrites.h: what the layer keeps of a micro-batch from forward to backward, the most
-     * that it holds of its own, and what that makes of a rank's memory. */
+    /* program/rewrites.h: bytes that the layer keeps for a micro-batch from forward to backward,
+     * most bytes that it holds itself, and the resulting memory of a rank. */
     double kept_bytes, peak_bytes, step_bytes;
     bool fits;
 } dh_rewrites_tried;
@@ -47,7 +48,7 @@ typedef struct dh_rewrites_maker {
     dh_status (*make)(dh_ctx *ctx, const void *self, const dh_pass_list *passes, dh_graph **graph);
     const void *self;
     const dh_mesh *mesh;
-    bool sharded; /* what only its updater reads may differ by rank (pass reorder) */
+    bool sharded; /* tensors that only their updater reads may differ by rank (pass reorder) */
 } dh_rewrites_maker;
 /* Every program that sequences make of it, each by the first of them, and the shortest.
  * Deterministic.
