@@ -15,21 +15,21 @@ typedef enum dh_fault_kind {
     DH_FAULT_DROP   /* the rank goes on as if it had made the call */
 } dh_fault_kind;
 
-/* What one rank does at its at-th communication call, or before the at-th instruction
- * of its training steps; both are counted from 1 over all steps and streams. */
+/* A fault of one rank at its at-th communication call, or before the at-th instruction of its
+ * training steps. Both are counted from 1 over all steps and streams. */
 typedef struct dh_fault {
     dh_fault_kind kind;
     int64_t rank, at, delay_ms;
     bool at_instr;
     _Atomic int64_t n_instrs; /* begun so far */
-    dh_comm *comm;            /* of the rank, once it is attached */
+    dh_comm *comm;            /* the rank's, once it is attached */
 } dh_fault;
 
-/* From "kill:RANK:AT", "hang:RANK:AT", "leave:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL",
- * where AT is a call's number, or an instruction's after an i: "kill:1:i250". NULL or "" is no
- * fault. Of several, with commas between, each is of one start of a run that goes on without ranks
- * it has lost: that of start n_before, from 0.
- * errors: DH_EINVAL names what is wrong */
+/* Parses "kill:RANK:AT", "hang:RANK:AT", "leave:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL".
+ * AT is the number of a call, or with an i before it of an instruction: "kill:1:i250". NULL or ""
+ * is no fault. A list with commas has one fault for each start of a run that continues without its
+ * lost ranks; the one of start n_before, from 0, is taken.
+ * errors    DH_EINVAL names the wrong part */
 dh_status dh_fault_parse(dh_ctx *ctx, const char *text, int n_before, dh_fault *fault);
 /* A dh_comm_hook and a dh_instr_hook; user is a dh_fault that outlives the world. The
  * second is for the steps of the fault's rank only. */

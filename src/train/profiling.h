@@ -25,14 +25,14 @@ typedef struct dh_profile_options {
  * errors    those of training; DH_EINTERRUPTED */
 dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,
                              dh_profile **profile);
-/* For the setting `profile: measure`: where what lies at the job's place does not know all
- * operators of its strategy (of every strategy for `auto`), measure them, and store them there
- * before any rank goes on. The job's vocabulary must be known.
+/* For the setting `profile: measure`. Where the profile at the job's place does not know all
+ * operators of its strategy (for `auto`: of every strategy), it measures them and stores them there
+ * before any rank continues. The job's vocabulary must be known.
  * errors    those of dh_profile_measure and dh_profile_store */
 dh_status dh_profile_complete(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options);
 /* The job's operators with estimated times, and pairs by a matrix whose names are those of
  * dh_op_oef_name or labels.
- * in        name: of the matrix, for messages
+ * in        name: the matrix's name, for messages
  * errors    DH_EMISSING the matrix has none of the job's pairs */
 dh_status dh_profile_import(dh_ctx *ctx, const dh_job *job, const dh_oef_matrix *matrix,
                             const char *name, dh_profile **profile);
@@ -43,10 +43,12 @@ dh_status dh_profile_import(dh_ctx *ctx, const dh_job *job, const dh_oef_matrix 
 dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *profile, dh_str *path);
 /* Write, with what a file of the same facts there has beside; creates folders. */
 dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path);
-/* The profile the job goes by, from its setting `profile`: none; auto or measure, what is at its
- * place, if anything there is of use; or a file, which must be for this job and know its operators.
+/* The profile that the job uses, by its setting `profile`:
+ *   none            none
+ *   auto, measure   the profile at the job's place, if it is of use
+ *   a file          it must be for this job and know its operators
  * out       NULL: none; caller frees
- * errors    of a file that was named: what reading gives; DH_EINVAL with what does not match */
+ * errors    for a named file: those of reading it; DH_EINVAL with the facts that do not match */
 dh_status dh_profile_find(dh_ctx *ctx, const dh_job *job, dh_profile **profile);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* What a job takes of this machine's memory, known before anything large is allocated. */
+/* Memory that a job needs on this machine, known before anything large is allocated. */
 #ifndef DH_TRAIN_ROOM_H
 #define DH_TRAIN_ROOM_H
 
@@ -10,8 +10,8 @@ extern "C" {
 
 typedef struct dh_room {
     int64_t n_ranks;   /* on this machine */
-    double rank_bytes; /* of the one that needs most: its slab, and what lies outside of it */
-    double bytes;      /* of all of them */
+    double rank_bytes; /* the rank that needs most: its slab, and memory outside of it */
+    double bytes;      /* all ranks together */
     double available;  /* 0: not known */
     bool at_least;     /* weights and moments alone */
     bool of_model;     /* there is no job whose settings could change it: evaluation, sampling */
@@ -23,7 +23,7 @@ enum { DH_ROOM_OUTSIDE = 32 << 20 };
 /* A bound from below, of weights and moments alone, by which a job far too large is refused before
  * its programs are built. */
 dh_room dh_room_least(const dh_job *job);
-/* Of the programs of all ranks, as threads of one process. */
+/* The memory of the programs of all ranks, as threads of one process. */
 dh_room dh_room_of(const dh_job *job, const dh_mesh_footprint *programs);
 /* Of one rank by its slab. */
 dh_room dh_room_of_rank(const dh_session_spec *spec, uint64_t slab_bytes);
