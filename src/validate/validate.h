@@ -50,7 +50,7 @@ typedef struct dh_validation_table {
     const char *paper;  /* name of the tables of one paper, which stand together; NULL */
     const char *file;   /* of validation/, without extension */
     const char *figure; /* of files with several: how column figure begins; NULL: all */
-    const char *doc;    /* what is compared, one line */
+    const char *doc;    /* the compared figures, one line */
     const char *how;    /* how the prediction is made, with its denominators */
     const char *unit;
     dh_validation_measure measure;
@@ -77,10 +77,10 @@ struct dh_validation {
     const struct dh_cluster_change *changes; /* [n_changes] to every cluster; borrowed */
     size_t n_changes;
     double mean_error, max_error;
-    /* Groups of rows whose order was published (which system is faster than which), and of these
-     * the ones predicted in that order; 0: no such groups. */
+    /* Groups of rows with a published order (which system is faster), and the number of groups
+     * predicted in that order; 0: no such groups. */
     int n_orders, n_orders_right;
-    const char *remark; /* what beside the rows was found; NULL */
+    const char *remark; /* a finding in addition to the rows; NULL */
 };
 
 /* All tables. */
@@ -108,9 +108,9 @@ typedef struct dh_validation_constant {
     double shipped, fitted, part_fitted; /* to all rows; without those left out */
 } dh_validation_constant;
 
-/* The constants that rest on a table, fitted again (least squares of relative errors, from the
- * shipped values on), to all rows that they rest on, and without a third of them: of the blocks of
- * rows, as they stand, the second of every three. Errors are means by the table's measure. */
+/* Fits the constants that rest on a table again: least squares of relative errors, starting at
+ * the shipped values. One fit uses all their rows, the other leaves out a third: the second of
+ * every three blocks of rows. Errors are means by the table's measure. */
 typedef struct dh_validation_fit {
     dh_validation_constant constants[DH_VALIDATION_CONSTANTS];
     size_t n_constants, n_rows, n_left_out;
