@@ -1,8 +1,8 @@
 /* CSV texts, line by line and cell by cell, without copying.
  *
  * Blanks around a cell do not count. A cell in quotes may hold commas; it ends on its line, and
- * quotes inside it are not escaped. What cells mean is the caller's, and so is what lines that
- * are empty or begin with # mean. */
+ * quotes inside it are not escaped. The caller interprets cells, empty lines, and lines that
+ * begin with #. */
 #ifndef DH_BASE_CSV_H
 #define DH_BASE_CSV_H
 
@@ -24,7 +24,7 @@ typedef struct dh_csv_text {
 typedef struct dh_csv {
     const char *next, *end;  /* the lines that are not begun */
     const char *cell, *stop; /* of this line: the cells not read, NULL: none; its end */
-    int32_t line, column;    /* of what was read last, from 1 */
+    int32_t line, column;    /* place of the last read cell, from 1 */
 } dh_csv;
 
 /* Borrows the text. Blank lines at its end are none. */

@@ -1,12 +1,12 @@
-/* Numbers found again by a hash of what they name: open addressing, at most half full.
+/* Numbers found by the hash of the thing that they name: open addressing, at most half full.
  *
- * The index holds hashes and numbers only. What a number names is the caller's, who computes the
- * hash and compares where one is equal:
+ * The index holds hashes and numbers only. The caller keeps the things, computes hashes, and
+ * compares things whose hashes are equal:
  *
  *   size_t at = 0;
  *   for (uint32_t i = dh_index_first(x, hash, &at); i != DH_NONE; i = dh_index_next(x, hash, &at))
  *       if (same(i, key)) return i;
- */
+ * / */
 #ifndef DH_BASE_INDEX_H
 #define DH_BASE_INDEX_H
 

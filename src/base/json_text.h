@@ -1,9 +1,9 @@
 /* JSON documents read and written whole or not at all.
  *
- * A document is put together by dozens of calls, each of which may lack memory. What is then left
- * out would be missing from the text without a word, so that failed allocations are remembered.
- * While it reads, jansson does not look at all whether a string's buffer could grow: reading ends
- * with the first allocation that fails. */
+ * A document is put together by dozens of calls, each of which may run out of memory. Its text
+ * would then silently lack a part, so failed allocations are remembered. While jansson reads, it
+ * does not check whether a string's buffer could grow. Reading therefore ends with the first
+ * failed allocation. */
 #ifndef DH_BASE_JSON_TEXT_H
 #define DH_BASE_JSON_TEXT_H
 
@@ -19,10 +19,11 @@ void dh_json_watch_memory(void);
  * parts. */
 bool dh_json_is_whole(void);
 /* json_loadb: *document is NULL, and error filled, where the text is no JSON. error: may be NULL.
- * An integer that a long long does not hold is read as a real: Transformers writes
- * "model_max_length": 1000000000000000019884624838656. With JSON_ALLOW_NUL keys may have NUL too,
- * so that who takes keys takes their lengths. errors: DH_ENOMEM; DH_EUNSUPPORTED it would take more
- * memory than a text of its size may, once dh_json_watch_memory was called */
+ * An integer too large for a long long is read as a real: Transformers writes "model_max_length":
+ * 1000000000000000019884624838656. With JSON_ALLOW_NUL keys may contain NUL, so readers of keys
+ * must use their lengths.
+ * errors    DH_ENOMEM; DH_EUNSUPPORTED after dh_json_watch_memory: it would need more memory than a
+ *           text of its size may */
 dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
                        json_error_t *error, json_t **document);
 /* Whether a document can hold a text, which is to be UTF-8; *at: else the first byte that is not.

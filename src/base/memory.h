@@ -8,10 +8,12 @@
 extern "C" {
 #endif
 
-/* Bytes that may still be allocated and used, without moving anything to disk: the least of what
- * the machine has (MemAvailable), what each control group leaves (v1 and v2, and those above it),
- * and what RLIMIT_AS and RLIMIT_DATA leave. At least 1; 0: nothing is known, or the environment's
- * DHELIX_MEMORY_CHECK is "off", for those who have swap and know better.
+/* Bytes that may still be allocated and used without moving anything to disk. It is the least of:
+ *   - the machine's available memory (MemAvailable);
+ *   - the rest of each control group (v1 and v2, and those above it);
+ *   - the rest of RLIMIT_AS and RLIMIT_DATA.
+ * At least 1. 0: nothing is known, or DHELIX_MEMORY_CHECK in the environment is "off" (for users
+ * with swap).
  * cost      a few reads of small files: some 0.1 ms; any thread */
 double dh_memory_available(void);
 /* The same by files under a folder instead of / (root/proc/meminfo and so on), without the limits

@@ -8,7 +8,7 @@ enum { DH_PROCESS_ID_BYTES = 65, DH_PROCESS_TEXT_BYTES = 512 };
 
 typedef struct dh_process {
     char host[DH_PROCESS_ID_BYTES];
-    char boot[DH_PROCESS_ID_BYTES];  /* of the kernel, which containers share */
+    char boot[DH_PROCESS_ID_BYTES];  /* boot id of the kernel, which containers share */
     char space[DH_PROCESS_ID_BYTES]; /* of process ids, which containers have their own of; "?": not
                                         known */
     long pid;
@@ -28,8 +28,9 @@ bool dh_process_same_boot(const dh_process *a, const dh_process *b);
 /* A process that nobody has waited for yet is gone; so is one whose id another process has. */
 dh_process_state dh_process_ask(const dh_process *p);
 
-/* Processes of this machine that pid has started and that still run. visit: NULL to count them;
- * stopped: by a signal or a debugger returns   how many; -1: it cannot be known */
+/* Processes of this machine that pid has started and that still run.
+ * in        visit: NULL to count them; its argument stopped: by a signal or a debugger
+ * returns   their number; -1: it cannot be known */
 int dh_process_each_child(long pid, void (*visit)(void *user, long child, bool stopped),
                           void *user);
 
