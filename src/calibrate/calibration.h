@@ -31,7 +31,7 @@ typedef struct dh_calibration_oef {
     dh_cluster_class classes[2];
     size_t n; /* pairs */
     double base, value;
-    double quarter, three_quarters; /* of the pairs lie below */
+    double quarter, three_quarters; /* first and third quartile of the pairs */
 } dh_calibration_oef;
 
 enum { DH_MOST_OEFS = DH_N_CLUSTER_CLASS * (DH_N_CLUSTER_CLASS + 1) / 2 };

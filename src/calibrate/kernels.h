@@ -1,4 +1,4 @@
-/* What a trace has of collectives, GEMMs, attention and norms, put together over its events. */
+/* Collectives, GEMMs, attention and norms of a trace, put together from its events. */
 #ifndef DH_CALIBRATE_KERNELS_H
 #define DH_CALIBRATE_KERNELS_H
 
@@ -16,7 +16,7 @@ typedef struct kernel_call {
 /* An operator of the host, and what its kernels took. */
 typedef struct kernel_op {
     int64_t id;      /* by which kernels name it */
-    uint64_t thread; /* of the host, where it ran, and when */
+    uint64_t thread; /* thread of the host where it ran, and when */
     double begin_us, end_us;
     dh_measured_kernel is;
 } kernel_op;
