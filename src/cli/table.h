@@ -19,7 +19,7 @@ typedef enum dh_cli_column_kind {
 enum { DH_CLI_TABLE_COLUMNS = 24 };
 
 typedef struct dh_cli_table {
-    dh_arena *arena; /* of the cells; NULL when out of memory */
+    dh_arena *arena; /* holds the cells; NULL when out of memory */
     struct {
         const char *heading;
         dh_cli_column_kind kind;
