@@ -13,11 +13,13 @@ enum { DH_MAX_SWITCH_GROUPS = 8 };
 /* Entries of switch.groups, one a ";". */
 size_t dh_job_n_groups(const dh_job *job);
 
-/* The job that trains the documents of one group: that of all with the group's longest length as
- * train.seq_len, its settings, and as train.batch what all ranks compute in one pass of its
- * program. Degrees of parallelism that an entry does not name are 1 where it names any, dp what is
- * left of the ranks; a micro-batch is one sequence, a pass has as many as there are stages, unless
- * micro_batch and micro_batches say otherwise. Shares the job's strings.
+/* The job that trains the documents of one group. It is the run's job with the group's settings.
+ *   train.seq_len   the group's longest length
+ *   train.batch     sequences of all ranks in one pass of the group's program
+ *   degrees         1 where the entry names any degree but not this one; dp: the remaining ranks
+ *   micro-batches   one sequence each, as many in a pass as there are stages; micro_batch and
+ *                   micro_batches change that
+ * Shares the job's strings.
  * in        job: its ranks, batch and length derived (dh_job_check)
  * errors    DH_EINVAL the entry, naming it; those of dh_job_check; DH_ENOMEM */
 dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of);

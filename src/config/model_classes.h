@@ -29,11 +29,11 @@ dh_status dh_config_check_causal(dh_ctx *ctx, const json_t *config);
  * errors: DH_EFORMAT, DH_EUNSUPPORTED with the layer's number */
 dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_layers,
                                 const json_t **types);
-/* That the model has the windows that layer_types says; of classes that do not read it too.
- * errors: those above; DH_EUNSUPPORTED */
+/* Checks that the model has the windows of layer_types, also for classes that do not read it.
+ * errors    those above; DH_EUNSUPPORTED */
 dh_status dh_config_check_layer_types(dh_ctx *ctx, const json_t *config, const dh_model *m);
 
-/* What yarn has beside its factor, out of the object that holds it and into it. */
+/* Reads and writes yarn's values other than its factor in the object that holds it. */
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out);
 void dh_config_write_yarn(json_t *rope, const dh_rope *r);
 

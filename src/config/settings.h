@@ -50,8 +50,8 @@ typedef struct dh_setting {
     double min, max;          /* INT, FLOAT and ENUM_OR_INT */
     const char *const *names; /* ENUM and ENUM_OR_INT: NULL-terminated */
     const char *unit;         /* NULL: a plain number */
-    const char *automatic;    /* what "auto" (stored as 0) means; NULL: not allowed */
-    const char *zero;         /* what 0 means, where it is special */
+    const char *automatic;    /* meaning of "auto" (stored as 0); NULL: not allowed */
+    const char *zero;         /* meaning of 0, where it is special */
     const char *aliases;      /* other last parts of the key, blank-separated */
     unsigned families;        /* model settings: DH_FOR_*, 0: all */
     size_t offset_n;          /* PATHS: of the count */

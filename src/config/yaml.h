@@ -35,7 +35,8 @@ dh_status dh_yaml_scalar(const dh_yaml *yaml, const yaml_node_t *node, const cha
 /* A key with its value; path: the key with those of the mappings around it, with dots between. */
 typedef dh_status dh_yaml_visit(void *self, const char *path, const yaml_node_t *key,
                                 const yaml_node_t *value);
-/* Visit what a mapping holds, in its order. in: path of the mapping, "" for the root
+/* Visits the entries of a mapping, in order.
+ * in        path: of the mapping, "" for the root
  * errors    DH_EFORMAT a key that is no plain value, or stands twice; DH_ENOMEM; the visits' */
 dh_status dh_yaml_each(const dh_yaml *yaml, const char *path, const yaml_node_t *mapping,
                        dh_yaml_visit *visit, void *self);
