@@ -1,9 +1,9 @@
 /* Constants from measurements: least squares by Levenberg and Marquardt (Marquardt 1963), with
  * derivatives by differences.
  *
- * For few constants and predictions that cost much: an iteration asks for one more prediction of
- * all measurements than there are constants. What predicts may have kinks; steps that do not help
- * are taken back. Deterministic. */
+ * It suits few constants and expensive predictions: an iteration needs one more prediction of all
+ * measurements than there are constants. The predictor may have kinks; steps that do not help are
+ * taken back. Deterministic. */
 #ifndef DH_COSTS_FIT_H
 #define DH_COSTS_FIT_H
 
@@ -28,9 +28,9 @@ typedef struct dh_fit_problem {
     int max_steps; /* 0: 20 */
 } dh_fit_problem;
 
-/* in        constants [n_constants]: where to begin, inside the bounds
- * out       set only on DH_OK: where the sum of squares is least, as far as was found; rms of the
- *           residuals there
+/* in        constants [n_constants]: the start, inside the bounds
+ * out       set only on DH_OK: the constants with the least sum of squares found, and the rms of
+ *           the residuals there
  * errors    DH_EINVAL too many constants, or a start outside; those of predict; DH_ENOMEM */
 dh_status dh_fit(dh_ctx *ctx, const dh_fit_problem *problem, double *constants, double *rms);
 

@@ -1,9 +1,9 @@
 /* Costs where tokens do not choose experts evenly.
  *
- * The ranks that share a layer's experts meet in every exchange of rows, so that each layer takes
- * as long as the rank that gets most. What the others' costs say holds for an even share. A load is
- * how many rows the busiest gets over that share, as a mean over layers and micro-batches: 1 is
- * even. It depends on how many ranks the experts are spread over, and is 1 on one of them. */
+ * The ranks that share a layer's experts meet in every exchange of rows. Each layer therefore
+ * takes as long as the rank with most rows. Other costs hold for an even share. A load is the
+ * number of rows of the busiest rank over that share, as a mean over layers and micro-batches; 1
+ * is even. It depends on the number of ranks that share the experts, and is 1 for one rank. */
 #ifndef DH_COSTS_LOAD_H
 #define DH_COSTS_LOAD_H
 
@@ -15,9 +15,9 @@ typedef struct dh_expert_load {
     const double *by_ranks; /* [n_experts + 1] by ranks that share the experts; 0: not known */
 } dh_expert_load;
 
-/* Where nothing but the busiest expert is known: the experts beside it on its rank share evenly
- * with all others what it leaves.
- * in        busiest: its rows over an even share
+/* For a known load of the busiest expert alone. All other experts, also those on its rank, then
+ * share the remaining rows evenly.
+ * in        busiest: rows of the busiest expert over an even share
  * out       in the arena
  * errors    DH_EINVAL more than all tokens, each of which chooses an expert once; DH_ENOMEM */
 dh_status dh_load_of_busiest(dh_ctx *ctx, dh_arena *arena, int64_t n_experts, int64_t top_k,
