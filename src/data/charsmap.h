@@ -20,14 +20,15 @@ dh_status dh_charsmap_read(dh_ctx *ctx, const unsigned char *data, size_t n, dh_
 void dh_charsmap_fini(dh_charsmap *map);
 uint64_t dh_charsmap_hash(const dh_charsmap *map);
 
-/* What the longest (else the shortest) string at the beginning of text is written as, and how many
- * bytes that string has; NULL: none begins here. */
+/* The replacement of the longest (else the shortest) string of the table at the beginning of
+ * text, and the bytes of that string; NULL: no string begins here. */
 const char *dh_charsmap_find(const dh_charsmap *map, const unsigned char *text, size_t n,
                              bool longest, size_t *n_found);
 
-/* Append a text as Hugging Face's Precompiled normalizer writes it: grapheme clusters of fewer than
- * six bytes as a whole where they begin with a string of the table, all else character by
- * character. false: one of the table's texts would take it beyond `most` bytes. */
+/* Appends a text as Hugging Face's Precompiled normalizer writes it. A grapheme cluster of fewer
+ * than six bytes that begins with a string of the table is replaced as a whole. All other text is
+ * replaced character by character.
+ * returns   false: a replacement would take it beyond `most` bytes */
 bool dh_charsmap_by_graphemes(const dh_charsmap *map, const unsigned char *text, size_t n,
                               size_t most, dh_str *out);
 #endif

@@ -1,4 +1,4 @@
-/* What a job's list of data names: files, folders, patterns. */
+/* Entries of a job's list of data: files, folders, patterns. */
 #ifndef DH_DATA_EXPAND_H
 #define DH_DATA_EXPAND_H
 
@@ -8,9 +8,11 @@ typedef struct dh_path_list {
     DH_VEC(char *) paths; /* owned */
 } dh_path_list;
 
-/* The files behind a name, in the order of their bytes, so that it is the same everywhere: all of a
- * folder but hidden ones and subfolders, what matches a pattern (*, ?, [...]) of which there is no
- * file by that name, else the name itself. Of X.bin and X.idx one.
+/* The files of a name, sorted by bytes, so that the order is the same everywhere.
+ *   folder    all files in it except hidden ones and subfolders
+ *   pattern   (*, ?, [...]) its matches, unless a file has that very name
+ *   other     the name itself
+ * X.bin and X.idx count as one file.
  * out       appended; caller frees with dh_path_list_fini, also after a failure
  * errors    DH_EMISSING a folder or pattern without a file; DH_EIO; DH_ENOMEM */
 dh_status dh_data_expand(dh_ctx *ctx, const char *name, dh_path_list *list);

@@ -35,7 +35,7 @@ struct dh_normalize_step {
 typedef struct dh_normalizer {
     DH_VEC(dh_normalize_step) steps;
     size_t n_patterns;
-    uint64_t hash; /* of all steps in order; 0: none */
+    uint64_t hash; /* hash of all steps in order; 0: none */
 } dh_normalizer;
 
 enum { DH_MOST_NORMALIZE_STEPS = 256 };
@@ -46,7 +46,7 @@ dh_status dh_normalizer_add(dh_ctx *ctx, dh_normalizer *normalizer, dh_normalize
                             uint64_t hash);
 dh_status dh_normalize_work_create(dh_ctx *ctx, dh_normalize_work **work);
 void dh_normalize_work_destroy(dh_normalize_work *work);
-/* What becomes of a valid text: *out, which lives until the next call with this work memory.
+/* Normalizes a valid text into *out, which lives until the next call with this work memory.
  * errors    DH_EUNSUPPORTED it grows beyond growth.h's limit, or a pattern gives up */
 dh_status dh_normalize(dh_ctx *ctx, const dh_normalizer *normalizer, dh_normalize_work *work,
                        const unsigned char *text, size_t n, const unsigned char **out,

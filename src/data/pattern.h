@@ -1,9 +1,13 @@
 /* Regular expressions over UTF-8 (PCRE2, JIT), bounded in steps and time.
  *
- * Patterns are written for Oniguruma in Ruby's syntax, which Hugging Face's tokenizers use. What
- * PCRE2 reads otherwise is spelled anew: \s and \S are Unicode's White_Space, \w, \W, \b and \B
- * know marks, \h and \H are hexadecimal digits, ^ and $ stand at line breaks, and X{m,n}+ repeats
- * X{m,n}. What cannot be spelled (\W and \H inside of [...]) is refused. */
+ * Patterns are written for Oniguruma in Ruby's syntax, which Hugging Face's tokenizers use. Parts
+ * that PCRE2 reads differently are rewritten:
+ *   \s, \S           Unicode's White_Space
+ *   \w, \W, \b, \B   with marks
+ *   \h, \H           hexadecimal digits
+ *   ^, $             at line breaks
+ *   X{m,n}+          repeats X{m,n}
+ * Parts that cannot be rewritten (\W and \H inside of [...]) are refused. */
 #ifndef DH_DATA_PATTERN_H
 #define DH_DATA_PATTERN_H
 

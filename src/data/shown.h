@@ -1,8 +1,8 @@
-/* Tokens as text: what a list of decoding steps makes of each (Hugging Face's decoders).
+/* Tokens as text, by a list of decoding steps (Hugging Face's decoders).
  *
- * A decoder takes all tokens of a text at once. Those that are read here depend on a token, on
- * whether it is the first, and on whether the one before it ended a word: so they are applied once,
- * to every token of the vocabulary, when it is loaded. */
+ * A decoder takes all tokens of a text at once. The supported ones depend only on the token, on
+ * whether it is the first, and on whether the token before it ended a word. They are therefore
+ * applied once, to every token of the vocabulary, when it is loaded. */
 #ifndef DH_DATA_SHOWN_H
 #define DH_DATA_SHOWN_H
 
@@ -21,7 +21,7 @@ typedef struct dh_shown {
 typedef enum dh_shown_kind {
     DH_SHOWN_REPLACE,   /* every `from` becomes `to` */
     DH_SHOWN_BYTE,      /* <0xHH> becomes its byte */
-    DH_SHOWN_FUSE,      /* what follows sees one text */
+    DH_SHOWN_FUSE,      /* later steps see one text */
     DH_SHOWN_STRIP,     /* up to n_left times `from` goes at the beginning, n_right at the end */
     DH_SHOWN_METASPACE, /* `from` becomes a space, and nothing in the first token where `strips` */
     DH_SHOWN_WORDPIECE, /* a space before tokens that do not begin with `from`, which goes */

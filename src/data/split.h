@@ -9,7 +9,7 @@
 #define DH_GPT2_PATTERN                                                                            \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* What becomes of a match and of the text between matches. */
+/* The use of a match and of the text between matches. */
 typedef enum dh_split_behavior {
     DH_SPLIT_ISOLATED,             /* both are words */
     DH_SPLIT_REMOVED,              /* matches go */
@@ -40,7 +40,7 @@ typedef struct dh_split_step {
 
 typedef struct dh_splitter {
     DH_VEC(dh_split_step) steps;
-    uint64_t hash; /* of all steps in order */
+    uint64_t hash; /* hash of all steps in order */
 } dh_splitter;
 
 typedef struct dh_split_scratch dh_split_scratch; /* work memory of one thread */

@@ -23,12 +23,14 @@ typedef struct dh_learned_bpe {
     size_t n_words;                  /* different ones in the texts */
 } dh_learned_bpe;
 
-/* From texts and JSON lines, as dh_dataset reads them: words by GPT-2's pattern; then, until there
- * are `vocab` tokens, the pair of neighbours that is there most often becomes a token, of equal
- * ones that of the lowest ids; no pair that is there once. The order of merges is that of Hugging
- * Face's BpeTrainer with min_frequency 2 over the same words.
- * errors: those of reading the files; DH_EINVAL vocab below DH_BPE_SMALLEST, or above the most a
- * tokenizer may have */
+/* Learns a BPE from texts and JSON lines, as dh_dataset reads them.
+ *   1. Words are split by GPT-2's pattern.
+ *   2. The most frequent pair of neighbours becomes a token; of equal ones that of the lowest ids.
+ *   3. Step 2 repeats until there are `vocab` tokens, or no pair occurs twice.
+ * The order of merges is that of Hugging Face's BpeTrainer with min_frequency 2 over the same
+ * words.
+ * errors    those of reading the files; DH_EINVAL vocab below DH_BPE_SMALLEST, or above the most
+ *           that a tokenizer may have */
 dh_status dh_bpe_learn(dh_ctx *ctx, const char *const *files, size_t n_files,
                        const char *text_field, int64_t vocab, dh_learned_bpe *learned);
 void dh_learned_bpe_fini(dh_learned_bpe *learned);
