@@ -37,7 +37,7 @@ void dh_checked_fini(dh_checked *checked);
 
 /* NULL: out of memory */
 json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked);
-/* What the job left open. */
+/* Settings that the job left open. */
 json_t *dh_derived_json(const dh_resolved *job);
 
 #endif

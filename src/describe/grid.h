@@ -61,14 +61,14 @@ typedef struct dh_grid {
     size_t n;
 } dh_grid;
 
-/* What shall be varied: "parallel.tp=1,2,4", one or two of them.
+/* Settings to vary: "parallel.tp=1,2,4", one or two of them.
  * out       caller frees with dh_grid_fini, also after a failure
  * errors    DH_EINVAL with what would be right */
 dh_status dh_grid_open(dh_ctx *ctx, const char *const *settings, size_t n, dh_grid *grid);
-/* Simulate every cell: the job file with the overrides, then the cell's values. What a cell cannot
- * have is its reason.
- * errors    of the job without the values; of a setting that there is not; the first reason where
- *           no cell can be had; DH_EIO, DH_ENOMEM */
+/* Simulates every cell: the job file with the overrides, then the cell's values. A cell that is not
+ * possible has its reason.
+ * errors    of the job without the values; an unknown setting; the first reason where no cell is
+ *           possible; DH_EIO, DH_ENOMEM */
 dh_status dh_grid_run(dh_ctx *ctx, const char *path, const char *const *overrides, size_t n,
                       const dh_simulated_how *how, dh_grid *grid);
 void dh_grid_fini(dh_grid *grid);

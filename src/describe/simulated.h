@@ -40,14 +40,14 @@ typedef struct dh_simulated_how {
  * out       caller frees with dh_simulated_fini, also after a failure */
 dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
                             const char *schedules, dh_simulated_list *list);
-/* Simulate each; a schedule has as many virtual stages a rank as it fixes, or as the job says where
- * it takes any number from 2 on. What one row cannot do is its reason, unless it is the only one.
- */
+/* Simulates each row. A schedule has the number of virtual stages a rank that it fixes, or the
+ * job's where it accepts any number from 2 on. A row that is not possible has its reason, unless
+ * it is the only one. */
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list);
 void dh_simulated_fini(dh_simulated_list *list);
 
-/* What a run would leave in its folder; of several rows, each in a folder of its name. */
+/* Writes the files of a run; with several rows, each in a folder of its name. */
 dh_status dh_simulated_write(dh_ctx *ctx, const dh_simulated_list *list, const char *dir);
 
 /* Every figure is of one training step. Times of several ranks are means over all ranks of the
