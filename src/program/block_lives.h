@@ -1,4 +1,4 @@
-/* What a block of the model holds of a micro-batch, before there is a program. */
+/* Bytes that a block of the model holds for a micro-batch, before there is a program. */
 #ifndef DH_PROGRAM_BLOCK_LIVES_H
 #define DH_PROGRAM_BLOCK_LIVES_H
 
@@ -14,8 +14,8 @@ typedef struct dh_block_lives {
     double f_peak, b_peak, i_peak, w_peak; /* own bytes, kept ones included, while it runs */
 } dh_block_lives;
 
-/* Of what is kept between F and B, the share between I and W; at most 1, though gradients that W
- * reads may make it more. */
+/* Bytes kept between I and W over bytes kept between F and B; at most 1, although gradients that
+ * W reads may make it more. */
 static inline double dh_block_lives_wgrad_share(const dh_block_lives *lives)
 {
     return lives->kept_w < lives->kept ? lives->kept_w / lives->kept : 1;
