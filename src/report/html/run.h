@@ -1,7 +1,7 @@
-/* What the parts of a page share: a run folder, and one function a part.
+/* Shared by the parts of a page: a run folder, and one function a part.
  *
- * A part writes its keys into the run's open JSON object, nothing where its file is
- * absent. The page's scripts (assets/) say what they do with them. */
+ * A part writes its keys into the run's open JSON object, and nothing where its file is
+ * absent. The page's scripts (assets/) use the keys. */
 #ifndef DH_REPORT_HTML_RUN_H
 #define DH_REPORT_HTML_RUN_H
 
@@ -12,7 +12,7 @@
 typedef struct dh_run_folder {
     const char *path;
     dh_job *job;  /* NULL: no job.yaml */
-    dh_mesh mesh; /* of the job; ranks 0 without one */
+    dh_mesh mesh; /* the job's; ranks 0 without one */
     int64_t max_ranks;
     size_t n_parts; /* files found */
 } dh_run_folder;
