@@ -1,9 +1,10 @@
-/* Paced wires: how long transfers take that are on the same wires.
+/* Paced wires: times of transfers that share wires.
  *
- * Accounting alone: the caller tells the time, holds the lock and sleeps. Each rank has one wire
- * per link and direction. Transfers on it share it, each at an equal part of its speed, and one
- * that is on several goes as the fullest lets it; so does the simulation (src/sim/fluid.c). When a
- * transfer ends is therefore known only once it has: one that begins meanwhile puts the end off. */
+ * This is accounting only: the caller tells the time, holds the lock and sleeps. Each rank has
+ * one wire per link and direction. Transfers on a wire have equal parts of its speed. A transfer
+ * on several wires is as slow as the fullest. The simulation does the same (src/sim/fluid.c). A
+ * transfer that begins later delays the end of the others, so an end is known only when it has
+ * come. */
 #ifndef DHELIX_RUN_COMM_LOCAL_WIRES_H
 #define DHELIX_RUN_COMM_LOCAL_WIRES_H
 
@@ -30,7 +31,7 @@ typedef struct local_flow {
 typedef DH_VEC(local_flow) local_flows;
 
 typedef struct local_wires {
-    local_flows flows; /* those that have not ended, or not long ago */
+    local_flows flows; /* transfers under way, and those that ended recently */
     local_flows ahead; /* scratch: the same, later */
     int *n_on;         /* scratch [ranks][DH_N_ENGINE][2]: transfers on a wire */
     size_t n_wires;

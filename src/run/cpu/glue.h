@@ -1,4 +1,4 @@
-/* What joins graph operators to CPU kernels: one row per operator type. */
+/* Joins graph operators to CPU kernels: one row per operator type. */
 #ifndef DH_RUN_CPU_GLUE_H
 #define DH_RUN_CPU_GLUE_H
 
@@ -38,7 +38,7 @@ dh_status dh_cpu_run_ring_attn_grad(dh_ctx *ctx, const dh_call *c);
 
 /* ---- linear attention (glue_linear.c) -------------------------------------------------------- */
 
-size_t dh_cpu_ws_linear_attn(const dh_graph *g, const dh_op *op); /* of all of them */
+size_t dh_cpu_ws_linear_attn(const dh_graph *g, const dh_op *op); /* for all of them */
 dh_status dh_cpu_run_linear_attn(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_linear_cached(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_linear_attn_grad(dh_ctx *ctx, const dh_call *c);
