@@ -26,7 +26,7 @@ static inline dh_slot_pick slot_pick_of(const dh_slot *slot, uint32_t node)
     if (node >= n0) pick = (dh_slot_pick){.op = node - n0, .strand = 1, .barrier = false};
     return pick;
 }
-/* What a node follows: its predecessors, then after_f operators of strand 0. */
+/* Nodes before a node: its predecessors, then after_f operators of strand 0. */
 static inline uint32_t slot_n_needs(const dh_slot *slot, uint32_t node)
 {
     const dh_slot_op *op = slot_node(slot, node);
@@ -111,9 +111,9 @@ slot_tried *slot_trial_of(slot_trials *trials, const dh_slot *slot, const dh_slo
 /* Times it, the first time. errors: as dh_slot_time */
 dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial);
 
-/* Puts an order right and keeps the better of two: the one that exceeds the limit of memory less,
- * then by period, then by makespan; of equals the one that was there.
- * errors: those of dh_slot_time */
+/* Repairs an order and keeps the better of two: by excess over the limit of memory, then by period,
+ * then by makespan; of equals the earlier one.
+ * errors    those of dh_slot_time */
 typedef struct slot_best {
     dh_slot_pick *order; /* [nodes] */
     uint64_t limit_bytes, excess_bytes;
