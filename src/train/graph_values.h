@@ -1,4 +1,4 @@
-/* What hand-written programs are given, out of a safetensors file. */
+/* Inputs of hand-written programs, from a safetensors file. */
 #ifndef DH_TRAIN_GRAPH_VALUES_H
 #define DH_TRAIN_GRAPH_VALUES_H
 
@@ -9,8 +9,8 @@
 dh_status dh_graph_given_read(dh_ctx *ctx, const dh_graph_run *run, size_t io, int64_t rank,
                               void *part);
 
-/* Whether passes may rewrite a program that will be given this: what one of them takes for the same
- * on all ranks is not given by rank. given NULL: not known, they may. */
+/* Whether passes may rewrite a program with these inputs: no input that a pass takes for equal
+ * on all ranks is given by rank. given NULL: not known, so they may. */
 bool dh_graph_given_fits(const dh_graph_run *run, const dh_safetensors *given,
                          const dh_pass_list *passes);
 

@@ -14,7 +14,7 @@ typedef struct dh_run_finding {
     dh_ckpt_condition condition; /* shapes of weights and moments counted in */
     size_t n_files;              /* 0: not even the manifest could be read */
     int64_t n_bytes;
-    char message[DH_CTX_MESSAGE_BYTES]; /* what is wrong; "" where nothing is */
+    char message[DH_CTX_MESSAGE_BYTES]; /* the fault; "" where there is none */
 } dh_run_finding;
 
 typedef enum dh_resume {
@@ -25,7 +25,7 @@ typedef enum dh_resume {
 
 typedef struct dh_run_findings {
     DH_VEC(dh_run_finding) checkpoints; /* newest first */
-    dh_resume resume;                   /* what `dhelix train` would do */
+    dh_resume resume;                   /* the next action of `dhelix train` */
     int64_t resume_step;
     char lost[DH_CTX_MESSAGE_BYTES]; /* where all checkpoints are gone; else "" */
     size_t n_lines, n_unreadable;    /* of metrics.jsonl */

@@ -7,11 +7,11 @@
 /* A folder held by this process; zeroed: none. */
 typedef struct dh_folder_lock {
     int fd;
-    char *path;     /* of the file; NULL: nothing is held */
+    char *path;     /* the lock's file; NULL: nothing is held */
     bool by_record; /* the file system has no locks */
 } dh_folder_lock;
 
-/* Hold an existing folder. What a dead process left is taken over.
+/* Locks an existing folder. A lock of a dead process is taken over.
  * errors    DH_EINVAL another run holds it: names its host and process; DH_EIO, DH_EPERM */
 dh_status dh_folder_claim(dh_ctx *ctx, const char *dir, dh_folder_lock *lock);
 /* Whether the folder is still there under its name, and still this process's. */

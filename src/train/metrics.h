@@ -21,7 +21,7 @@ typedef struct dh_metrics {
 dh_status dh_metrics_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_metrics *m);
 /* One object, one line, one call of the system. Takes the reference. */
 dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object);
-/* What was written outlives a cut of power. */
+/* Syncs: written lines outlive a power cut. */
 dh_status dh_metrics_sync(dh_ctx *ctx, const dh_metrics *m);
 void dh_metrics_close(dh_metrics *m);
 /* Whether DIR/metrics.jsonl has a line of the step with this key, near its end. */
@@ -31,7 +31,7 @@ dh_status dh_metrics_find(dh_ctx *ctx, const char *dir, int64_t step, const char
  */
 typedef struct dh_metrics_lines {
     size_t n, n_unreadable; /* unreadable: no objects with a step */
-    dh_str numbers;         /* of the unreadable, from 1: "4, 17"; the first few */
+    dh_str numbers;         /* numbers of the first unreadable lines, from 1: "4, 17" */
 } dh_metrics_lines;
 /* errors: those of reading the file; DH_ENOMEM */
 dh_status dh_metrics_count(dh_ctx *ctx, const char *path, dh_metrics_lines *lines);

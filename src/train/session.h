@@ -50,7 +50,7 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
 void dh_session_destroy(dh_session *session);
 /* Nothing is run in it any more: its memory can be read, whatever becomes of the communicator. */
 void dh_session_end_programs(dh_session *session);
-/* What the program of one mode is built from. Borrows from the session's. */
+/* The spec of the program of one mode. Borrows from the session's. */
 dh_program_spec dh_session_program_spec(const dh_session_spec *spec, dh_mode mode);
 /* The program of one mode, built and verified as a session would, without memory to
  * run in: for checks. The first keep_bytes of the slab, where they are more than the

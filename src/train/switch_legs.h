@@ -9,7 +9,7 @@
 typedef struct switch_leg {
     dh_program *program; /* NULL: there is none */
     dh_exec *exec;
-    int64_t wire_bytes; /* of what moves between layouts: over wires, of all ranks */
+    int64_t wire_bytes; /* bytes that move between layouts over wires, of all ranks */
 } switch_leg;
 
 /* Away from home: which of two places behind the home it has, with switch.overlap in turn, so that
@@ -32,8 +32,8 @@ struct dh_switch {
     dh_mover *mover; /* NULL: nothing moves beside passes */
 };
 
-/* Whether moves of an away group may run while a group's passes do: what is brought to it (to the
- * first one while those at home are computed), or what returns. */
+/* Whether moves of an away group may run during a group's passes: moves to it (for the first group,
+ * during the passes at home), or moves back. */
 static inline bool dh_switch_is_beside(const switch_group *away, const switch_group *passes,
                                        bool back)
 {
