@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# README and docs/ as a site in build/site, by mkdocs.
+# README and docs/ as a site in build/site, by mkdocs, with search. The navigation is that of docs/README.md.
 #   scripts/site.sh [serve]
 source "$(dirname "$0")/env.sh"
 
@@ -7,7 +7,7 @@ command -v mkdocs >/dev/null || die "mkdocs is missing: apt-get install mkdocs, 
 pages=build/site-pages
 rm -rf "$pages"
 mkdir -p "$pages"
-# The links between pages stay as they are; examples and tables are linked too.
+# Links between pages stay as they are; they also lead to examples, tables and READMEs of folders.
 cp -r README.md LICENSE docs examples validation "$pages"
 cat >"$pages.yml" <<YAML
 site_name: dhelix
@@ -15,25 +15,8 @@ docs_dir: site-pages
 site_dir: site
 theme: readthedocs
 use_directory_urls: false
-nav:
-  - dhelix: README.md
-  - Training: docs/training.md
-  - Planning: docs/planning.md
-  - Exported orders: docs/plan-export.md
-  - Hiding communication: docs/hiding.md
-  - Strategies compared: docs/rows.md
-  - Validation: docs/validation.md
-  - Library: docs/library.md
-  - Python: docs/python.md
-  - "Other projects' words": docs/words.md
-  - Architecture: docs/architecture.md
-  - Glossary: docs/glossary.md
-  - Paper map: docs/paper-map.md
-  - Tolerances: docs/tolerances.md
-  - Limits: docs/limits.md
-  - GPUs: docs/cuda.md
-  - Status: docs/status.md
-  - Development: docs/development.md
+plugins: [search]
+$(python3 scripts/site_nav.py)
 YAML
 case ${1:-build} in
 serve) mkdocs serve --config-file "$pages.yml" ;;
