@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Draw the pictures of docs/img that explain a rule and show no measurement.
+
+    scripts/draw_ideas.py [FOLDER]       axes.svg and zero.svg; default docs/img
+
+axes.svg  the groups of eight ranks with dp 2, tp 2, pp 2, by the numbering of docs/words.md (tp fastest, then dp, pp)
+zero.svg  what a rank of four holds under ZeRO 0 to 3, phase by phase of a step with one micro-batch
+
+Colours follow the reader's light or dark setting.
+"""
+import sys
+from pathlib import Path
+
+from draw_docs import svg
+
+STYLE = """<style>
+.box { fill: none; stroke: #6e7781 } .P { fill: #54aeff } .G { fill: #4ac26b } .O { fill: #d4a72c } .more { fill-opacity: 0.45 }
+.tp { fill: none; stroke: #0969da; stroke-width: 2 } .dp { fill: none; stroke: #1a7f37; stroke-width: 2 }
+.pp { fill: none; stroke: #bf8700; stroke-width: 2 } .head { font-weight: bold }
+@media (prefers-color-scheme: dark) { .box { stroke: #8b949e } .tp { stroke: #58a6ff } .dp { stroke: #3fb950 } .pp { stroke: #d29922 } }
+</style>"""
+
+
+def text(x, y, words, kind="", anchor="start"):
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
+
+
+def rect(x, y, width, height, kind, radius=0):
+    return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}"/>'
+
+
+# ---- axes ------------------------------------------------------------------------------
+
+DP, TP, PP = 2, 2, 2
+SIDE, STEP = 34, 60
+
+
+def draw_axes():
+    """One panel an axis: the ranks as boxes, a frame around each group that communicates along it."""
+    panels = [("tp", "tensor: every layer's linears are split", "tp"), ("dp", "data: gradients are summed", "dp"),
+              ("pp", "pipeline: activations are sent on", "pp")]
+    parts = [STYLE]
+    for i, (axis, words, kind) in enumerate(panels):
+        top = 26 + i * 154
+        parts.append(text(10, top, f"{axis} groups. {words}", "head"))
+
+        def corner(pp, dp, tp):
+            return 40 + pp * (2 * STEP + 150) + tp * STEP, top + 22 + dp * STEP
+
+        for pp in range(PP):
+            parts.append(text(corner(pp, 0, 0)[0] + 120, top + 60, f"stage {pp}", "dim"))
+            for dp in range(DP):
+                for tp in range(TP):
+                    x, y = corner(pp, dp, tp)
+                    parts.append(rect(x, y, SIDE, SIDE, "box"))
+                    parts.append(text(x + SIDE / 2, y + 22, tp + TP * (dp + DP * pp), "", "middle"))
+            if axis != "pp":
+                for other in range(2):
+                    x, y = corner(pp, other, 0) if axis == "tp" else corner(pp, 0, other)
+                    long = STEP + SIDE + 12
+                    parts.append(rect(x - 6, y - 6, *((long, SIDE + 12) if axis == "tp" else (SIDE + 12, long)), kind, 8))
+        if axis == "pp":
+            for dp in range(DP):
+                for tp in range(TP):
+                    x, y = corner(0, dp, tp)
+                    end = corner(1, dp, tp)[0] + SIDE / 2
+                    far = 5 + 6 * tp  # lines of their own
+                    bow = y - far if dp == 0 else y + SIDE + far
+                    edge = y if dp == 0 else y + SIDE
+                    parts.append(f'<path class="pp" d="M{x + SIDE / 2},{edge} V{bow} H{end} V{edge}"/>')
+    parts.append(text(10, 26 + 3 * 154 - 4, "8 ranks, numbered tp first, then dp, then pp. A frame or line joins the ranks of a group.", "dim"))
+    return svg(560, 26 + 3 * 154 + 8, parts)
+
+
+# ---- ZeRO ------------------------------------------------------------------------------
+
+SHARD, AHEAD = 0.25, 0.12  # share of one of four ranks; two blocks or buckets that are whole for a moment
+# By phase: parameters, gradients, optimizer state, each (kept, whole for a moment).
+WHOLE, NONE, SLICE, MOVING = (1, 0), (0, 0), (SHARD, 0), (SHARD, AHEAD)
+ZERO = [
+    [(WHOLE, NONE, WHOLE), (WHOLE, WHOLE, WHOLE), (WHOLE, WHOLE, WHOLE)],
+    [(WHOLE, NONE, SLICE), (WHOLE, WHOLE, SLICE), (WHOLE, WHOLE, SLICE)],
+    [(WHOLE, NONE, SLICE), (WHOLE, MOVING, SLICE), (WHOLE, SLICE, SLICE)],
+    [(MOVING, NONE, SLICE), (MOVING, MOVING, SLICE), (SLICE, SLICE, SLICE)],
+]
+
+
+def draw_zero():
+    wide, left = 120, 70
+    parts = [STYLE]
+    for column, phase in enumerate(["forward", "backward", "optimizer"]):
+        parts.append(text(left + column * 160, 20, phase, "head"))
+    for degree, phases in enumerate(ZERO):
+        top = 34 + degree * 64
+        parts.append(text(10, top + 28, f"ZeRO {degree}"))
+        for column, values in enumerate(phases):
+            x = left + column * 160
+            for row, (kind, (kept, moving)) in enumerate(zip("PGO", values)):
+                y = top + row * 16
+                parts.append(rect(x, y, kept * wide, 11, kind))
+                parts.append(rect(x + kept * wide, y, moving * wide, 11, kind + " more"))
+                parts.append(rect(x, y, wide, 11, "box"))
+    y = 34 + 4 * 64 + 8
+    for x, kind, words in [(10, "P", "parameters"), (120, "G", "gradients"), (220, "O", "masters and moments"), (390, "P more", "whole for a moment")]:
+        parts.append(rect(x, y, 11, 11, kind))
+        parts.append(text(x + 17, y + 10, words))
+    return svg(550, y + 22, parts)
+
+
+def main():
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "docs/img")
+    (folder / "axes.svg").write_text(draw_axes())
+    (folder / "zero.svg").write_text(draw_zero())
+
+
+main()
