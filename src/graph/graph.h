@@ -239,7 +239,7 @@ typedef struct dh_dims {
     int64_t linear_ring; /* 1: cp ranks hand the state on one by one, instead of gathering */
     /* 1: gradients of keys and values travel in float32, else in the graph's type */
     int64_t float_kv_grads;
-    dh_fp8 fp8;          /* format of a layer's linears, by dh_op_fp8 */
+    dh_fp8 fp8; /* format of a layer's linears, by dh_op_fp8 */
 } dh_dims;
 
 /* A rank's part of every sharded parameter and activation. */
@@ -286,12 +286,10 @@ typedef struct dh_build {
     double dropout;
     double loss_scale;
     int64_t head_chunk_bytes; /* logits are made in row chunks of at most this many bytes */
-    /* 1: gradients of keys and values travel in float32, else in the graph's type */
-    int64_t float_kv_grads;
     double moe_capacity;      /* rows of an expert over its even share; 0: no limit */
-    bool documents;   /* samples are rows of documents that do not see each other; positions begin
+    bool documents; /* samples are rows of documents that do not see each other; positions begin
                        * anew with each */
-    bool linear_ring; /* dh_dims */
+    bool linear_ring, float_kv_grads; /* dh_dims */
     bool balances_routers; /* dims.router_balanced of a model whose routers have biases */
     dh_fp8 fp8;            /* dh_dims; not used in decoding */
 } dh_build;
