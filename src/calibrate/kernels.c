@@ -175,6 +175,13 @@ static bool read_norm(const names_row *row, const json_t *dims, int64_t *size)
     return size[0] > 0 && size[1] > 0;
 }
 
+/* Of two operands of the same sizes. */
+static bool read_alike(const names_row *row, const json_t *dims, int64_t *size)
+{
+    return json_equal(json_array_get(dims, 0), json_array_get(dims, 1)) &&
+           read_norm(row, dims, size);
+}
+
 static const names_row operators[] = {
     {"aten::mm", DH_KERNEL_GEMM, read_gemm, 0, false, false, 0},
     {"aten::addmm", DH_KERNEL_GEMM, read_gemm, 1, false, false, 0},
@@ -191,6 +198,14 @@ static const names_row operators[] = {
      false, false, 14},
     {"aten::native_layer_norm", DH_KERNEL_NORM, read_norm, 0, false, false, 0},
     {"aten::_fused_rms_norm", DH_KERNEL_NORM, read_norm, 0, false, false, 0},
+    {"aten::_softmax", DH_KERNEL_SOFTMAX, read_norm, 0, false, false, 0},
+    {"aten::_softmax_backward_data", DH_KERNEL_SOFTMAX_GRAD, read_norm, 0, false, false, 0},
+    {"aten::silu", DH_KERNEL_SILU, read_norm, 0, false, false, 0},
+    {"aten::silu_backward", DH_KERNEL_SILU_GRAD, read_norm, 0, false, false, 0},
+    {"aten::gelu", DH_KERNEL_GELU, read_norm, 0, false, false, 0},
+    {"aten::gelu_backward", DH_KERNEL_GELU_GRAD, read_norm, 0, false, false, 0},
+    {"aten::mul", DH_KERNEL_MUL, read_alike, 0, false, false, 0},
+    {"aten::add", DH_KERNEL_ADD, read_alike, 0, false, false, 0},
 };
 
 static const names_row *row_of(const char *name)

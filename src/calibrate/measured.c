@@ -175,6 +175,7 @@ dh_status measured_add_kernel(const measured_file *file, const dh_measured_kerne
     if (!dh_vec_push(&file->m->kernels, *k)) return measured_no_memory(file);
     if (k->kind == DH_KERNEL_GEMM)
         return measured_add_gemm(file, 0, k->dtype, s[0], s[1], s[2], s[3], k->ns);
+    if (k->kind > DH_KERNEL_NORM) return DH_OK;
     return k->kind == DH_KERNEL_NORM ? add_norm(file, k) : add_attention(file, k);
 }
 

@@ -49,7 +49,16 @@ typedef enum dh_kernel_kind {
     DH_KERNEL_GEMM,      /* rows, columns, shared, batch */
     DH_KERNEL_ATTN,      /* batch, heads, heads of keys, tokens, channels of a head */
     DH_KERNEL_ATTN_GRAD, /* the same */
-    DH_KERNEL_NORM       /* rows, width */
+    DH_KERNEL_NORM,      /* rows, width */
+    /* Of those that follow sizes are rows and width too; no constant rests on them. */
+    DH_KERNEL_SOFTMAX,
+    DH_KERNEL_SOFTMAX_GRAD,
+    DH_KERNEL_SILU,
+    DH_KERNEL_SILU_GRAD,
+    DH_KERNEL_GELU,
+    DH_KERNEL_GELU_GRAD,
+    DH_KERNEL_MUL,
+    DH_KERNEL_ADD
 } dh_kernel_kind;
 
 enum { DH_KERNEL_SIZES = 5 };
@@ -133,7 +142,7 @@ static inline bool measured_is_time(double ns)
 {
     return ns >= 1 && ns < 1e18;
 }
-/* A kernel of a trace: a GEMM, attention or a norm. */
+/* A kernel of a trace; a row too where it is a GEMM, attention or a norm. */
 dh_status measured_add_kernel(const measured_file *file, const dh_measured_kernel *kernel);
 /* By any of the names that files have for it ("fp16", "c10::BFloat16"); false: neither float32 nor
  * a half. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calibrate/pieces.h"
 #include "train/profile.h"
 #include "train/recipe.h"
 
@@ -23,72 +24,6 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- what an operator computes -------------------------------------------------------------- */
 
-static const dh_tensor *operand(const dh_graph *g, const dh_op *op, int i)
-{
-    return &g->tensors.at[op->in[i]];
-}
-
-typedef void kernel_sizes(const dh_graph *g, const dh_op *op, int64_t *size);
-
-static void sizes_of_linear(const dh_graph *g, const dh_op *op, int64_t *size)
-{
-    const dh_tensor *x = operand(g, op, 0), *w = operand(g, op, 1);
-    const int64_t sizes[] = {x->shape[0], w->shape[0], w->shape[1], 1};
-    memcpy(size, sizes, sizeof sizes);
-}
-
-static void sizes_of_dgrad(const dh_graph *g, const dh_op *op, int64_t *size)
-{
-    const dh_tensor *dy = operand(g, op, 0), *w = operand(g, op, 1);
-    const int64_t sizes[] = {dy->shape[0], w->shape[1], w->shape[0], 1};
-    memcpy(size, sizes, sizeof sizes);
-}
-
-static void sizes_of_wgrad(const dh_graph *g, const dh_op *op, int64_t *size)
-{
-    const dh_tensor *dy = operand(g, op, 0), *x = operand(g, op, 1);
-    const int64_t sizes[] = {dy->shape[1], x->shape[1], dy->shape[0], 1};
-    memcpy(size, sizes, sizeof sizes);
-}
-
-static void sizes_of_attention(const dh_graph *g, const dh_op *op, int64_t *size)
-{
-    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    const int64_t sizes[] = {s.batch, s.n_heads, s.n_kv_heads, s.seq, g->dims.head_dim};
-    memcpy(size, sizes, sizeof sizes);
-}
-
-static void sizes_of_norm(const dh_graph *g, const dh_op *op, int64_t *size)
-{
-    const dh_tensor *x = operand(g, op, 0);
-    size[0] = x->shape[0];
-    size[1] = x->shape[1];
-}
-
-/* Operators that PyTorch runs as one too. */
-static const struct {
-    dh_op_type type;
-    dh_kernel_kind kind;
-    kernel_sizes *sizes;
-} computed[] = {{DH_OP_LINEAR, DH_KERNEL_GEMM, sizes_of_linear},
-                {DH_OP_LINEAR_DGRAD, DH_KERNEL_GEMM, sizes_of_dgrad},
-                {DH_OP_LINEAR_WGRAD, DH_KERNEL_GEMM, sizes_of_wgrad},
-                {DH_OP_ATTN, DH_KERNEL_ATTN, sizes_of_attention},
-                {DH_OP_ATTN_GRAD, DH_KERNEL_ATTN_GRAD, sizes_of_attention},
-                {DH_OP_NORM, DH_KERNEL_NORM, sizes_of_norm}};
-
-/* False where PyTorch has no operator that does the same. */
-static bool kernel_of(const dh_graph *g, const dh_op *op, dh_measured_kernel *kernel)
-{
-    for (size_t i = 0; i < DH_COUNTOF(computed); i++) {
-        if (computed[i].type != op->type) continue;
-        *kernel = (dh_measured_kernel){.kind = computed[i].kind, .dtype = operand(g, op, 0)->dtype};
-        computed[i].sizes(g, op, kernel->size);
-        return true;
-    }
-    return false;
-}
-
 /* A product is as long as its transpose; keys may be repeated for every head of queries. */
 static bool same_kernel(const dh_measured_kernel *a, const dh_measured_kernel *b)
 {
@@ -102,19 +37,84 @@ static bool same_kernel(const dh_measured_kernel *a, const dh_measured_kernel *b
     return true;
 }
 
+/* A kernel of the same widths, whatever its length along the axis. */
+static bool same_widths(const dh_measured_kernel *a, const dh_measured_kernel *b, int axis)
+{
+    dh_measured_kernel own = *a, other = *b;
+    if (other.size[axis] <= 0 || a->kind != b->kind) return false;
+    own.size[axis] = other.size[axis];
+    own.size[3] = other.size[3]; /* a batch of experts */
+    return same_kernel(&own, &other);
+}
+
 /* The mean over traces; 0: none has it. */
-static double kernel_ns(matching *m, const dh_measured_kernel *wanted, int32_t *n)
+static double kernel_ns(const matching *m, const dh_measured_kernel *wanted, int32_t *n)
 {
     double sum = 0;
     *n = 0;
     for (size_t i = 0; i < m->measured.kernels.n; i++) {
         const dh_measured_kernel *k = &m->measured.kernels.at[i];
         if (!same_kernel(wanted, k)) continue;
-        m->used_kernels[i] = true;
         sum += k->ns;
         ++*n;
     }
     return *n > 0 ? sum / *n : 0;
+}
+
+/* Of products that many experts share: by the rate of all of them. 0: none. */
+static double shared_ns(const matching *m, const dh_measured_kernel *wanted, int axis, int32_t *n)
+{
+    double ns = 0, length = 0;
+    *n = 0;
+    for (size_t i = 0; i < m->measured.kernels.n; i++) {
+        const dh_measured_kernel *k = &m->measured.kernels.at[i];
+        if (!same_widths(wanted, k, axis)) continue;
+        ns += k->ns * DH_MAX(k->n_samples, 1);
+        length += (double)k->size[axis] * (double)k->size[3] * DH_MAX(k->n_samples, 1);
+        ++*n;
+    }
+    return length > 0 ? ns / length * (double)wanted->size[axis] : 0;
+}
+
+static void mark(matching *m, const traced_way *way)
+{
+    for (size_t i = 0; i < m->measured.kernels.n; i++)
+        for (int p = 0; p < way->n; p++)
+            m->used_kernels[i] |=
+                way->free_axis < 0
+                    ? same_kernel(&way->at[p], &m->measured.kernels.at[i])
+                    : same_widths(&way->at[p], &m->measured.kernels.at[i], way->free_axis);
+}
+
+/* Sum of the pieces, n of that which was seen least; 0: one of them is not there. */
+static double way_ns(const matching *m, const traced_way *way, int32_t *n)
+{
+    double sum = 0;
+    *n = INT32_MAX;
+    for (int p = 0; p < way->n; p++) {
+        int32_t seen;
+        const double ns = way->free_axis < 0 ? kernel_ns(m, &way->at[p], &seen)
+                                             : shared_ns(m, &way->at[p], way->free_axis, &seen);
+        if (ns < 1) return 0;
+        sum += ns * way->times[p];
+        *n = DH_MIN(*n, seen);
+    }
+    return sum;
+}
+
+/* By the first way that the traces have. known: PyTorch has operators that do the same. */
+static double computed_ns(matching *m, const dh_graph *g, const dh_op *op, int32_t *n, bool *known)
+{
+    traced_way way;
+    *known = false;
+    for (int i = 0; traced_way_of(g, op, i, &way); i++) {
+        const double ns = way_ns(m, &way, n);
+        *known = true;
+        if (ns < 1) continue;
+        mark(m, &way);
+        return ns;
+    }
+    return 0;
 }
 
 /* ---- what travels --------------------------------------------------------------------------- */
@@ -177,11 +177,10 @@ static dh_status add_class(matching *m, const dh_program *p, const dh_probe_clas
     const dh_graph *g = dh_instr_graph(p, instr);
     const dh_op *op = dh_instr_op(p, instr);
     const bool talks = dh_op_info_of(op->type)->resource == DH_RES_COMM;
-    dh_measured_kernel kernel;
+    bool known = true;
     int32_t n = 1;
-    if (!talks && !kernel_of(g, op, &kernel))
-        return leave(m, cls, "PyTorch has no one operator for it");
-    const double ns = talks ? call_ns(m, p, g, op) : kernel_ns(m, &kernel, &n);
+    const double ns = talks ? call_ns(m, p, g, op) : computed_ns(m, g, op, &n, &known);
+    if (!known) return leave(m, cls, "PyTorch has no one operator for it");
     if (ns < 1)
         return leave(m, cls,
                      talks ? "no collective of its kind, group and bytes"
@@ -257,7 +256,7 @@ static dh_status list_rest(matching *m)
 {
     dh_traced *t = m->traced;
     for (size_t i = 0; i < m->measured.kernels.n; i++) {
-        if (m->used_kernels[i]) continue;
+        if (m->used_kernels[i] || m->measured.kernels.at[i].kind > DH_KERNEL_NORM) continue;
         const char *text = kernel_text(t->arena, &m->measured.kernels.at[i]);
         if (!text || !dh_vec_push(&t->measurements, text)) return no_memory(m->ctx);
     }

@@ -129,7 +129,8 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 
 /* Costs by a profile. Where it does not know an operator, the answer is `modelled`:
  *   solo time   that of fallback, scaled by measured over estimated time of the nearest operator
- *               on the same engine (of the same type if there is one, then by nearest estimate)
+ *               on the same engine (of the same type if there is one; then of the operator whose
+ *               gradient it is; then by nearest estimate)
  *   pair        the median rates of pairs on the same two engines
  * in        profile: copied; fallback: borrowed
  * out       in the arena, valid as long as the arena and fallback; any thread

@@ -29,26 +29,43 @@ static double median(double *values, size_t n)
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static bool has_type(const dh_profile_op *op, const char *type)
+/* Length of what an operator shares in name with its gradients: "linear" of "linear_dgrad". */
+static size_t stem(const char *type)
 {
-    const size_t n = strlen(type);
-    return strncmp(op->key, type, n) == 0 && op->key[n] == ' ';
+    static const char *const ends[] = {"_grad", "_dgrad", "_wgrad"};
+    const size_t n = strcspn(type, " ");
+    for (size_t i = 0; i < DH_COUNTOF(ends); i++) {
+        const size_t tail = strlen(ends[i]);
+        if (n > tail && strncmp(type + n - tail, ends[i], tail) == 0) return n - tail;
+    }
+    return n;
+}
+
+/* How far an operator of one type is from one of another, in what sizes are compared by: farther
+ * than any size. Gradients do what the operator does, on the same operands, so that a machine that
+ * takes its time for the one does so for the other. */
+static double type_distance(const char *a, const char *b)
+{
+    const double other_of_it = 1e3, other_type = 1e6;
+    const size_t n = strcspn(a, " "), n_stem = stem(a);
+    if (strcspn(b, " ") == n && strncmp(a, b, n) == 0) return 0;
+    return stem(b) == n_stem && strncmp(a, b, n_stem) == 0 ? other_of_it : other_type;
 }
 
 /* Measured over estimated time of what is most like the operator: of its type if one is
- * there, of its size by the estimates. A small transfer or a small loop is mostly overhead
- * that estimates leave out, so that its ratio says nothing of a large one. */
+ * there, else of what it is the gradient of, of its size by the estimates. A small transfer or a
+ * small loop is mostly overhead that estimates leave out, so that its ratio says nothing of a large
+ * one. */
 static double scale_for(const dh_profile *p, const dh_cost_op *op, double estimate_ns)
 {
     const char *type = dh_op_info_of(op->op->type)->name;
     const dh_engine engine = dh_cost_engine(op);
-    const double other_type = 1e3; /* farther than any size */
     double scale = 1, nearest = INFINITY;
     for (size_t i = 0; i < p->ops.n && estimate_ns > 0; i++) {
         const dh_profile_op *known = &p->ops.at[i];
         if (dh_stream_engine(known->stream) != engine || known->estimate_ns <= 0) continue;
-        const double distance = fabs(log(estimate_ns / (double)known->estimate_ns)) +
-                                (has_type(known, type) ? 0 : other_type);
+        const double distance =
+            fabs(log(estimate_ns / (double)known->estimate_ns)) + type_distance(known->key, type);
         if (distance >= nearest) continue;
         nearest = distance;
         scale = (double)known->solo_ns / (double)known->estimate_ns;

@@ -165,9 +165,153 @@ static void test_pytorch(void **state)
     dh_job_destroy(job);
 }
 
+/* ---- models of Transformers ----------------------------------------------------------------- */
+
+/* A layer as LlamaForCausalLM runs it: a matrix each for queries, keys, values, gate and up. */
+static const char llama_text[] =
+    "model: {family: llama, n_layers: 1, width: 64, n_heads: 4, n_kv_heads: 2, ffn_width: 96, "
+    "vocab: 500, max_seq: 64}\n"
+    "train: {batch: 1, micro_batch: 1, seq_len: 32, dtype: bf16}\nstrategy: sequential\n";
+
+#define TWO BF "," BF
+#define MM(id, a, b, us) OP("mm", id, a "," b, TWO) KERNEL(id, us)
+
+/* Forward 7, 3, 3 of queries and of keys and values; input gradients; weight gradients. */
+#define QKV                                                                                        \
+    MM(1, "[32,64]", "[64,64]", 7)                                                                 \
+    MM(2, "[32,64]", "[64,32]", 3)                                                                 \
+    MM(4, "[32,32]", "[32,64]", 4)                                                                 \
+    MM(5, "[64,32]", "[32,64]", 9) MM(6, "[32,32]", "[32,64]", 4) MM(7, "[32,32]", "[32,64]", 4)
+#define GATED                                                                                      \
+    MM(10, "[32,64]", "[64,96]", 11)                                                               \
+    OP("silu", 12, "[1,32,96],[]", BF ",\"\"")                                                     \
+    KERNEL(12, 2)                                                                                  \
+    OP("mul", 13, "[1,32,96],[1,32,96]", TWO)                                                      \
+    KERNEL(13, 3) OP("silu_backward", 14, "[1,32,96],[1,32,96]", TWO) KERNEL(14, 4)
+
+static dh_job *make_job_of(const char *text)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *job;
+    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "traced.yaml", ".", NULL, 0, &job));
+    return job;
+}
+
+static const dh_profile_op *find_row(const dh_profile *p, const char *label)
+{
+    for (size_t i = 0; i < p->ops.n; i++)
+        if (strcmp(p->ops.at[i].label, label) == 0) return &p->ops.at[i];
+    fail_msg("no operator %s", label);
+    return NULL;
+}
+
+static void read_trace(const char *dir, const dh_job *job, const char *text, dh_traced *traced)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char path[256];
+    const char *files[] = {put(dir, "trace.json", text, path)};
+    assert_ok(&ctx, dh_profile_from_traces(&ctx, job, files, 1, traced));
+}
+
+static void test_separate_products(void **state)
+{
+    char dir[200];
+    dh_traced traced;
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = make_job_of(llama_text);
+    read_trace(dir, job, "{\"traceEvents\": [" QKV GATED "{}]}", &traced);
+    assert_int_equal(ns_of(traced.profile, "linear qkv"), 7000 + 2 * 3000);
+    /* of queries as long as the product forward, since sizes are the same */
+    assert_int_equal(ns_of(traced.profile, "linear_dgrad dn1"), 7000 + 2 * 4000);
+    assert_int_equal(ns_of(traced.profile, "linear h"), 2 * 11000);
+    assert_int_equal(ns_of(traced.profile, "activation g"), 2000 + 3000);
+    assert_int_equal(ns_of(traced.profile, "activation_grad dh"), 4000 + 2 * 3000);
+    assert_int_equal(find_row(traced.profile, "linear h")->source, DH_PAIR_IMPORTED);
+    assert_false(lists(traced.measurements.at, traced.measurements.n, "96 x 64"));
+    dh_traced_fini(&traced);
+
+    /* Without one of the three there is no sum. */
+    read_trace(dir, job,
+               "{\"traceEvents\": [" MM(1, "[32,64]", "[64,32]", 3)
+                   MM(2, "[32,96]", "[96,64]", 5) "{}]}",
+               &traced);
+    assert_int_equal(find_row(traced.profile, "linear qkv")->source, DH_PAIR_MODELLED);
+    assert_true(lists(traced.operators.at, traced.operators.n, "linear qkv"));
+    dh_traced_fini(&traced);
+    dh_job_destroy(job);
+}
+
+/* Products of scores and a softmax, as attn_implementation="eager" runs them. */
+static void test_attention_by_products(void **state)
+{
+    char dir[200];
+    dh_traced traced;
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = make_job_of(llama_text);
+    read_trace(dir, job,
+               "{\"traceEvents\": [" OP("bmm", 1, "[4,32,16],[4,16,32]", TWO) KERNEL(1, 20)
+                   OP("_softmax", 2, "[1,4,32,32]", "\"float\"") KERNEL(2, 30)
+                       OP("bmm", 3, "[4,32,32],[4,32,16]", TWO) KERNEL(3, 40)
+                           OP("_softmax_backward_data", 4, "[1,4,32,32]", "\"float\"")
+                               KERNEL(4, 50) "{}]}",
+               &traced);
+    assert_int_equal(ns_of(traced.profile, "attention o"), 20000 + 30000 + 40000);
+    assert_int_equal(ns_of(traced.profile, "attention_grad dqkv.rot"), 20000 + 50000 + 3 * 40000);
+    dh_traced_fini(&traced);
+    dh_job_destroy(job);
+}
+
+/* A trace of forwards alone: gradients go by what they are the gradient of, not by whatever has
+ * the nearest estimate. */
+static void test_gradients_follow(void **state)
+{
+    char dir[200];
+    dh_traced traced;
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = make_job_of(llama_text);
+    read_trace(dir, job,
+               "{\"traceEvents\": [" QKV OP("_flash_attention_forward", 20,
+                                            "[1,32,4,16],[1,32,2,16],[1,32,2,16]", BF "," TWO)
+                   KERNEL(20, 900) "{}]}",
+               &traced);
+    const dh_profile_op *attn = find_row(traced.profile, "attention o");
+    const dh_profile_op *grad = find_row(traced.profile, "attention_grad dqkv.rot");
+    assert_int_equal(attn->solo_ns, 900000);
+    assert_int_equal(grad->source, DH_PAIR_MODELLED);
+    assert_true(grad->solo_ns > attn->solo_ns);
+    assert_true(fabs((double)grad->solo_ns / (double)attn->solo_ns -
+                     (double)grad->estimate_ns / (double)attn->estimate_ns) < 0.01);
+    dh_traced_fini(&traced);
+    dh_job_destroy(job);
+}
+
+static const char experts_text[] =
+    "model: {family: mixtral, n_layers: 1, width: 64, n_heads: 4, n_kv_heads: 2, ffn_width: 48, "
+    "n_experts: 4, top_k: 2, vocab: 500, max_seq: 64}\n"
+    "train: {batch: 1, micro_batch: 1, seq_len: 32, dtype: bf16}\nstrategy: sequential\n";
+
+/* A product each, of the rows that came: 64 rows of all experts take what they take by the row. */
+static void test_experts(void **state)
+{
+    char dir[200];
+    dh_traced traced;
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = make_job_of(experts_text);
+    read_trace(dir, job,
+               "{\"traceEvents\": [" MM(1, "[10,64]", "[64,48]", 10) MM(2, "[30,64]", "[64,48]", 30)
+                   MM(3, "[20,48]", "[48,64]", 40) "{}]}",
+               &traced);
+    assert_int_equal(ns_of(traced.profile, "grouped_linear h"), 2 * 64 * 1000); /* gate and up */
+    assert_int_equal(ns_of(traced.profile, "grouped_linear y"), 64 * 2000);
+    dh_traced_fini(&traced);
+    dh_job_destroy(job);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_own_traces),
-                                       cmocka_unit_test(test_pytorch)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_traces),        cmocka_unit_test(test_pytorch),
+        cmocka_unit_test(test_separate_products), cmocka_unit_test(test_attention_by_products),
+        cmocka_unit_test(test_gradients_follow),  cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
