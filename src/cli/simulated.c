@@ -108,16 +108,18 @@ static bool is_shown(const dh_sim *sim, size_t k)
 
 static bool fits(const dh_simulated_list *list, const dh_simulated_figures *f)
 {
-    return !list->cluster || (double)f->peak_bytes <= list->cluster->memory_bytes;
+    return !list->cluster || (double)f->peak_bytes <= dh_cluster_usable_bytes(list->cluster);
 }
 
 static void print_fit(const dh_simulated_list *list, const dh_simulated_figures *f, dh_str *out)
 {
-    char peak[32], room[32];
+    char peak[32], room[128];
     if (fits(list, f)) return;
-    dh_str_printf(out, "does not fit: %s of %s\n",
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "does not fit: %s of %s",
                   dh_format_bytes(peak, sizeof peak, (double)f->peak_bytes),
-                  dh_format_bytes(room, sizeof room, list->cluster->memory_bytes));
+                  dh_cluster_room_text(list->cluster, room, sizeof room));
+    dh_cli_paragraph(out, &text, 2);
 }
 
 /* Why stages with as many layers do not take as long each, where cores are the reason. */

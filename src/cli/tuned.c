@@ -211,14 +211,17 @@ static void print_values(const dh_tuned *t, dh_str *out)
 void dh_tuned_print(const dh_tuned *t, dh_str *out)
 {
     const dh_tune *r = t->tune;
-    char room[32];
+    char room[128];
+    const bool of_cluster = t->cluster && t->memory_bytes == dh_cluster_usable_bytes(t->cluster);
     dh_str text = DH_STR_INIT;
-    dh_str_printf(
-        &text, "%s on %lld devices of %s%s with %s each: %lld sequences of %lld tokens, %s",
-        t->job->model.name, (long long)t->devices, t->cluster ? "cluster " : "this machine",
-        t->cluster ? t->cluster->name : "", dh_format_bytes(room, sizeof room, t->memory_bytes),
-        (long long)t->job->global_batch, (long long)t->job->seq_len,
-        dh_precision_name(t->job->dtype, t->job->fp8));
+    dh_str_printf(&text,
+                  "%s on %lld devices of %s%s with %s each: %lld sequences of %lld tokens, %s",
+                  t->job->model.name, (long long)t->devices,
+                  t->cluster ? "cluster " : "this machine", t->cluster ? t->cluster->name : "",
+                  of_cluster ? dh_cluster_room_text(t->cluster, room, sizeof room)
+                             : dh_format_bytes(room, sizeof room, t->memory_bytes),
+                  (long long)t->job->global_batch, (long long)t->job->seq_len,
+                  dh_precision_name(t->job->dtype, t->job->fp8));
     dh_cli_paragraph(out, &text, 2);
     dh_str_printf(out, "%lld configurations fit, %lld need more memory, %lld are not possible\n",
                   (long long)r->n_fit, (long long)r->n_too_large, (long long)r->n_refused);

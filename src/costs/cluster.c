@@ -2,8 +2,10 @@
 #include "costs/cluster.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "costs/cluster_ops.h"
 
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
@@ -109,4 +111,18 @@ dh_status dh_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *clust
                       .self = cluster};
     *costs = own;
     return DH_OK;
+}
+
+const char *dh_cluster_room_text(const dh_cluster *cluster, char *text, size_t n_bytes)
+{
+    char room[32], all[32];
+    dh_format_bytes(room, sizeof room, dh_cluster_usable_bytes(cluster));
+    if (cluster->memory_reserve == 0)
+        snprintf(text, n_bytes, "%s", room);
+    else
+        dh_snprintf(text, n_bytes,
+                    "%s (%s less %.3g %% for contexts, communicators and fragmentation)", room,
+                    dh_format_bytes(all, sizeof all, cluster->memory_bytes),
+                    100 * cluster->memory_reserve);
+    return text;
 }

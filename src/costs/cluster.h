@@ -70,7 +70,8 @@ struct dh_cluster {
     double processors; /* multiprocessors, each working on one tile of a GEMM at a time */
     double f32_flops_per_s, bf16_flops_per_s; /* peak, dense */
     double fp8_flops_per_s;                   /* 0: there are no such products */
-    double memory_bytes, memory_bytes_per_s;
+    double memory_bytes, memory_bytes_per_s;  /* bytes as the device's driver reports them */
+    double memory_reserve; /* share of them that contexts, communicators and fragmentation take */
     double memory_efficiency; /* of peak, sustained by operators bound by memory */
     double kernel_ns;         /* least time of an operator */
     double rated_watts, limit_watts, power_exponent;
@@ -181,6 +182,13 @@ dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);
 /* The same by type and engine alone. */
 dh_cluster_class dh_cluster_class_by(dh_op_type type, dh_engine engine);
 /* OEF of two classes: the file's, or that of the nearest class that it has. */
+/* What a step may take of a device's memory. */
+static inline double dh_cluster_usable_bytes(const dh_cluster *cluster)
+{
+    return cluster->memory_bytes * (1 - cluster->memory_reserve);
+}
+/* "76.4 GiB (79.2 GiB less 3.5 % for contexts, communicators and fragmentation)". returns text */
+const char *dh_cluster_room_text(const dh_cluster *cluster, char *text, size_t n_bytes);
 double dh_cluster_oef(const dh_cluster *cluster, dh_cluster_class a, dh_cluster_class b);
 
 /* ---- costs ----------------------------------------------------------------------------------- */

@@ -102,7 +102,8 @@ static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
     if (st == DH_OK) {
         take_figures(sim, dh_simulated_peak(how, job), cell);
         cell->ranks = sim->n_ranks;
-        cell->fits = !how->cluster || cell->at[DH_GRID_MEMORY] <= how->cluster->memory_bytes;
+        cell->fits =
+            !how->cluster || cell->at[DH_GRID_MEMORY] <= dh_cluster_usable_bytes(how->cluster);
         cell->strategy = dh_arena_strdup(g->arena, resolved->job.strategy);
         if (!cell->strategy) st = no_memory(ctx);
     }

@@ -151,9 +151,11 @@ static json_t *figures_json(const dh_simulated_list *list, const dh_simulated *s
     if (s->system)
         json_object_set_new(one, "system_peak_bytes",
                             json_integer((json_int_t)dh_simulated_system_bytes(s)));
-    if (list->cluster)
-        json_object_set_new(one, "fits",
-                            json_boolean((double)f.peak_bytes <= list->cluster->memory_bytes));
+    if (list->cluster) {
+        const double usable = dh_cluster_usable_bytes(list->cluster);
+        json_object_set_new(one, "usable_bytes", json_integer((json_int_t)usable));
+        json_object_set_new(one, "fits", json_boolean((double)f.peak_bytes <= usable));
+    }
     return one;
 }
 

@@ -112,7 +112,9 @@ json_t *dh_tuned_json(const dh_tuned *t)
                   "fit", (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
                   (json_int_t)r->n_refused, "left_out", (json_int_t)r->n_left_out, "behind",
                   (json_int_t)r->n_behind, "ranked", ranked_json(r), "by_value", values_json(r));
-    if (document && t->cluster)
+    if (document && t->cluster) {
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
+        json_object_set_new(document, "memory_reserve", json_real(t->cluster->memory_reserve));
+    }
     return document;
 }

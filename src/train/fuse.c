@@ -27,7 +27,7 @@ static bool is_open(const dh_resolved *r)
 static dh_status try_one(dh_ctx *ctx, dh_resolved *r, dh_fusion *tried)
 {
     const dh_train_simulation how = {.n_slow_nodes = 0};
-    const double room = r->cluster ? r->cluster->memory_bytes : 0;
+    const double room = r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0;
     dh_sim *sim;
     r->recipe.fuse = tried->pieces;
     DH_TRY(dh_train_simulate(ctx, r, &how, &sim));

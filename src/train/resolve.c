@@ -165,8 +165,8 @@ static dh_status note_rewrites(dh_ctx *ctx, dh_resolved *r, const dh_rewrites *f
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
     dh_decided d;
-    DH_TRY(
-        dh_recipe_decide(ctx, r->arena, &r->recipe, r->cluster ? r->cluster->memory_bytes : 0, &d));
+    DH_TRY(dh_recipe_decide(ctx, r->arena, &r->recipe,
+                            r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0, &d));
     r->rewrites = d.rewrites;
     if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));
     return d.passes_why ? add_note(ctx, r, "passes", r->recipe.strategy->passes, d.passes_why)

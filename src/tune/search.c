@@ -298,7 +298,7 @@ static dh_status check_any(const search *s)
 double dh_tune_device_bytes(const dh_tune_options *o)
 {
     if (o->memory_bytes > 0) return o->memory_bytes;
-    if (o->cluster) return o->cluster->memory_bytes;
+    if (o->cluster) return dh_cluster_usable_bytes(o->cluster);
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (double)o->devices;
 }
 

@@ -18,6 +18,9 @@ static const struct {
     {"B200", "b200"},
 };
 
+/* Data sheets count memory in units of their own: 80 GB are 84.99e9 bytes. */
+#define GIB 1073741824.0
+
 /* A cell that is a range or has several figures says nothing to compare. */
 static dh_status add_cell(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row,
                           const char *column, double value)
@@ -37,7 +40,7 @@ static dh_status add_device(dh_ctx *ctx, dh_validation *v, const dh_published *t
     dh_cluster *c;
     DH_TRY(dh_cluster_find(ctx, name, &c));
     dh_status st = add_cell(ctx, v, t, row, "bf16_dense_tflops", c->bf16_flops_per_s * 1e-12);
-    if (st == DH_OK) st = add_cell(ctx, v, t, row, "mem_gb", c->memory_bytes * 1e-9);
+    if (st == DH_OK) st = add_cell(ctx, v, t, row, "mem_reported_gib", c->memory_bytes / GIB);
     if (st == DH_OK) st = add_cell(ctx, v, t, row, "mem_bw_GBps", c->memory_bytes_per_s * 1e-9);
     if (st == DH_OK && c->node_switches == 1) /* others have no NVLink between all devices */
         st = add_cell(ctx, v, t, row, "nvlink_uni_GBps", c->local.bytes_per_s * 1e-9);

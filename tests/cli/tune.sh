@@ -65,6 +65,7 @@ check "made again: estimated $estimated, simulated $again" \
 ok "$dhelix" tune "$tmp/job.yaml" --cluster a100 --devices 8 --set parallel.tp=8 \
     --set train.micro_batch=1 $one --verify 0 --top 4 --set system=megatron-2022
 says 'attention'
+says 'less 3.5 %'
 
 # The same input gives the same bytes; the simulated step is that of simulate.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --json --quiet \
@@ -107,6 +108,7 @@ ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --
 check 'twice the memory lets more fit' test "$(json fit)" -gt "$fit"
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --memory 2GiB
 says '0 configurations fit'
+says 'with 2.00 GiB each'
 says 'does not fit: stage 0 needs'
 
 # How tokens are split and how the optimizer steps, where it is asked for: each value in the table.

@@ -55,6 +55,25 @@ static void test_shipped(void **state)
     assert_true(n >= 7);
 }
 
+/* Bytes as drivers report them: what PyTorch's messages call GiB of the device. */
+static void test_device_bytes(void **state)
+{
+    static const struct {
+        const char *name;
+        double gib;
+    } devices[] = {{"a100", 79.15},      {"a800", 79.15}, {"selene", 79.15},
+                   {"h100", 79.18},      {"h800", 79.18}, {"h200", 139.81},
+                   {"h100-500w", 94.99}, {"a40", 44.99},  {"b200", 178.35}};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(devices); i++) {
+        dh_cluster *c;
+        assert_ok(&ctx, dh_cluster_find(&ctx, devices[i].name, &c));
+        if (fabs(c->memory_bytes / 1073741824 - devices[i].gib) > 0.01)
+            fail_msg("%s: %.0f bytes are not %g GiB", c->name, c->memory_bytes, devices[i].gib);
+        dh_cluster_destroy(c);
+    }
+}
+
 static void test_like(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -80,7 +99,7 @@ static void test_path(void **state)
     dh_cluster *c;
     assert_ok(&ctx, dh_cluster_find(&ctx, path, &c));
     assert_near(c->local.bytes_per_s, 64e9);
-    assert_near(c->memory_bytes, 48e9);
+    assert_near(c->memory_bytes, 48.31e9);
     dh_cluster_destroy(c);
     snprintf(own, sizeof own, "like: %s\n", path);
     assert_ok(&ctx, dh_file_write_atomic(&ctx, path, own, strlen(own)));
@@ -115,6 +134,26 @@ static void test_refused(void **state)
     refuse("devices: 4,", "devices: 2.5,", DH_EINVAL, "a whole number");
     refuse("doc: toy", "doc: [toy", DH_EFORMAT, "toy.yaml:");
     refuse("doc: toy", "like: a41\ndoc: toy", DH_EMISSING, "did you mean a40");
+}
+
+static void test_reserve(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char text[2048], room[128];
+    const char *at = strstr(toy, "  memory_gb: 1\n");
+    dh_cluster *c = read_toy(&ctx);
+    assert_near(dh_cluster_usable_bytes(c), 0.965e9);
+    assert_string_equal(dh_cluster_room_text(c, room, sizeof room),
+                        "920.30 MiB (953.67 MiB less 3.5 % for contexts, communicators and "
+                        "fragmentation)");
+    dh_cluster_destroy(c);
+    snprintf(text, sizeof text, "%.*s  memory_gb: 1\n  memory_reserve: 0\n%s", (int)(at - toy), toy,
+             at + strlen("  memory_gb: 1\n"));
+    assert_ok(&ctx, dh_cluster_parse(&ctx, text, strlen(text), "toy.yaml", &c));
+    assert_near(dh_cluster_usable_bytes(c), 1e9);
+    assert_string_equal(dh_cluster_room_text(c, room, sizeof room), "953.67 MiB");
+    dh_cluster_destroy(c);
+    refuse("memory_gb: 1\n", "memory_gb: 1\n  memory_reserve: 1\n", DH_EINVAL, "0 to 0.9");
 }
 
 /* ---- device --------------------------------------------------------------------------------- */
@@ -394,6 +433,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_device_bytes),
+        cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_like),
         cmocka_unit_test(test_path),
         cmocka_unit_test(test_refused),
