@@ -5,6 +5,7 @@
 #define CUDA_CALLS_H
 
 #include "kernel_test.h"
+#include "launch.h"
 #include "run/cuda/kernels.h"
 
 /* Runs `call` with `ws` in scope. */
@@ -36,12 +37,12 @@ static inline const dh_cuda_dropout *cuda_drop_of(const dh_dropout *drop, cuda_d
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-#define dh_k_norm_fwd(...) dh_cuda_norm_fwd(NULL, __VA_ARGS__)
-#define dh_k_norm_dgrad(...) dh_cuda_norm_dgrad(NULL, __VA_ARGS__)
-#define dh_k_head_norm_fwd(...) dh_cuda_head_norm_fwd(NULL, __VA_ARGS__)
-#define dh_k_head_norm_dgrad(...) dh_cuda_head_norm_dgrad(NULL, __VA_ARGS__)
+#define dh_k_norm_fwd(...) LAUNCH(dh_cuda_norm_fwd, __VA_ARGS__)
+#define dh_k_norm_dgrad(...) LAUNCH(dh_cuda_norm_dgrad, __VA_ARGS__)
+#define dh_k_head_norm_fwd(...) LAUNCH(dh_cuda_head_norm_fwd, __VA_ARGS__)
+#define dh_k_head_norm_dgrad(...) LAUNCH(dh_cuda_head_norm_dgrad, __VA_ARGS__)
 #define dh_k_head_norm_wgrad_workspace dh_cuda_head_norm_wgrad_workspace
-#define dh_k_head_norm_wgrad(...) dh_cuda_head_norm_wgrad(NULL, __VA_ARGS__)
+#define dh_k_head_norm_wgrad(...) LAUNCH(dh_cuda_head_norm_wgrad, __VA_ARGS__)
 
 static inline void cuda_norm_wgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N, int64_t C,
                                    const void *dy, const void *x, const float *stats, float *dw,
@@ -49,7 +50,7 @@ static inline void cuda_norm_wgrad(dh_norm_kind kind, dh_dtype dtype, int64_t N,
 {
     (void)kind;
     WITH_SCRATCH(dh_cuda_columns_workspace(N, C),
-                 dh_cuda_norm_wgrad(NULL, dtype, N, C, dy, x, stats, dw, db, accumulate, ws));
+                 LAUNCH(dh_cuda_norm_wgrad, dtype, N, C, dy, x, stats, dw, db, accumulate, ws));
 }
 #define dh_k_norm_wgrad cuda_norm_wgrad
 
@@ -57,7 +58,7 @@ static inline void cuda_bias_grad(dh_dtype dtype, int64_t N, int64_t C, const vo
                                   bool accumulate)
 {
     WITH_SCRATCH(dh_cuda_columns_workspace(N, C),
-                 dh_cuda_bias_grad(NULL, dtype, N, C, dy, db, accumulate, ws));
+                 LAUNCH(dh_cuda_bias_grad, dtype, N, C, dy, db, accumulate, ws));
 }
 #define dh_k_bias_grad cuda_bias_grad
 
@@ -68,7 +69,7 @@ static inline void cuda_residual(dh_dtype dtype, int64_t N, int64_t C, const voi
                                  const float *bias, const dh_dropout *drop, void *out)
 {
     cuda_drop d;
-    dh_cuda_residual(NULL, dtype, N, C, x, p, bias, cuda_drop_of(drop, &d), out);
+    LAUNCH(dh_cuda_residual, dtype, N, C, x, p, bias, cuda_drop_of(drop, &d), out);
 }
 #define dh_k_residual cuda_residual
 
@@ -76,15 +77,15 @@ static inline void cuda_dropout_grad(dh_dtype dtype, int64_t N, int64_t C, const
                                      const dh_dropout *drop, void *dp)
 {
     cuda_drop d;
-    dh_cuda_dropout_grad(NULL, dtype, N, C, dout, cuda_drop_of(drop, &d), dp);
+    LAUNCH(dh_cuda_dropout_grad, dtype, N, C, dout, cuda_drop_of(drop, &d), dp);
 }
 #define dh_k_dropout_grad cuda_dropout_grad
 
-#define dh_k_gelu_fwd(...) dh_cuda_gelu_fwd(NULL, __VA_ARGS__)
-#define dh_k_gelu_bwd(...) dh_cuda_gelu_bwd(NULL, __VA_ARGS__)
-#define dh_k_swiglu_fwd(...) dh_cuda_swiglu_fwd(NULL, __VA_ARGS__)
-#define dh_k_swiglu_bwd(...) dh_cuda_swiglu_bwd(NULL, __VA_ARGS__)
-#define dh_k_rope(...) dh_cuda_rope(NULL, __VA_ARGS__)
+#define dh_k_gelu_fwd(...) LAUNCH(dh_cuda_gelu_fwd, __VA_ARGS__)
+#define dh_k_gelu_bwd(...) LAUNCH(dh_cuda_gelu_bwd, __VA_ARGS__)
+#define dh_k_swiglu_fwd(...) LAUNCH(dh_cuda_swiglu_fwd, __VA_ARGS__)
+#define dh_k_swiglu_bwd(...) LAUNCH(dh_cuda_swiglu_bwd, __VA_ARGS__)
+#define dh_k_rope(...) LAUNCH(dh_cuda_rope, __VA_ARGS__)
 
 /* ---- attention --------------------------------------------------------------------------------
  */
@@ -98,12 +99,12 @@ static inline size_t cuda_attn_fwd_workspace(const dh_attn_shape *s)
 static inline void cuda_attn_fwd(const dh_attn_shape *s, const void *q, const void *k,
                                  const void *v, void *o, float *lse, void *ws)
 {
-    dh_cuda_attn_fwd(NULL, s, q, k, v, o, lse);
+    LAUNCH(dh_cuda_attn_fwd, s, q, k, v, o, lse);
 }
 #define dh_k_attn_fwd cuda_attn_fwd
-#define dh_k_attn_merge(...) dh_cuda_attn_merge(NULL, __VA_ARGS__)
+#define dh_k_attn_merge(...) LAUNCH(dh_cuda_attn_merge, __VA_ARGS__)
 #define dh_k_attn_bwd_workspace dh_cuda_attn_bwd_workspace
-#define dh_k_attn_bwd(...) dh_cuda_attn_bwd(NULL, __VA_ARGS__)
+#define dh_k_attn_bwd(...) LAUNCH(dh_cuda_attn_bwd, __VA_ARGS__)
 
 /* ---- embedding --------------------------------------------------------------------------------
  */
@@ -113,8 +114,8 @@ static inline void cuda_embed_fwd(dh_dtype dtype, int64_t N, int64_t C, const in
                                   const void *wpe, const dh_dropout *drop, void *x)
 {
     cuda_drop d;
-    dh_cuda_embed_fwd(NULL, dtype, N, C, tokens, row_pos, wte, v0, v1, wpe, cuda_drop_of(drop, &d),
-                      x);
+    LAUNCH(dh_cuda_embed_fwd, dtype, N, C, tokens, row_pos, wte, v0, v1, wpe,
+           cuda_drop_of(drop, &d), x);
 }
 #define dh_k_embed_fwd cuda_embed_fwd
 
@@ -125,18 +126,18 @@ static inline void cuda_embed_bwd(dh_dtype dtype, int64_t N, int64_t C, const vo
 {
     cuda_drop d;
     WITH_SCRATCH(dh_cuda_embed_bwd_workspace(N),
-                 dh_cuda_embed_bwd(NULL, dtype, N, C, dx, tokens, row_pos, cuda_drop_of(drop, &d),
-                                   v0, v1, n_pos, dwte, dwpe, accumulate, ws));
+                 LAUNCH(dh_cuda_embed_bwd, dtype, N, C, dx, tokens, row_pos, cuda_drop_of(drop, &d),
+                        v0, v1, n_pos, dwte, dwpe, accumulate, ws));
 }
 #define dh_k_embed_bwd cuda_embed_bwd
 
 /* ---- cross-entropy ----------------------------------------------------------------------------
  */
 
-#define dh_k_ce_stats(...) dh_cuda_ce_stats(NULL, __VA_ARGS__)
-#define dh_k_ce_merge(...) dh_cuda_ce_merge(NULL, __VA_ARGS__)
-#define dh_k_ce_loss(...) dh_cuda_ce_loss(NULL, __VA_ARGS__)
-#define dh_k_ce_grad(dtype, ...) dh_cuda_ce_grad(NULL, dtype, dtype, NULL, __VA_ARGS__)
+#define dh_k_ce_stats(...) LAUNCH(dh_cuda_ce_stats, __VA_ARGS__)
+#define dh_k_ce_merge(...) LAUNCH(dh_cuda_ce_merge, __VA_ARGS__)
+#define dh_k_ce_loss(...) LAUNCH(dh_cuda_ce_loss, __VA_ARGS__)
+#define dh_k_ce_grad(dtype, ...) LAUNCH(dh_cuda_ce_grad, dtype, dtype, NULL, __VA_ARGS__)
 
 /* ---- whole arrays, optimizer --------------------------------------------------------------------
  */
@@ -144,32 +145,32 @@ static inline void cuda_embed_bwd(dh_dtype dtype, int64_t N, int64_t C, const vo
 static inline double cuda_sum(int64_t n, const float *x)
 {
     double sum;
-    dh_cuda_sum(NULL, n, x, &sum);
+    LAUNCH(dh_cuda_sum, n, x, &sum);
     return sum;
 }
 #define dh_k_sum cuda_sum
 
 static inline void cuda_sqsum(int64_t n, const float *x, double *digits)
 {
-    WITH_SCRATCH(dh_cuda_sqsum_workspace(n), dh_cuda_sqsum(NULL, n, x, digits, ws));
+    WITH_SCRATCH(dh_cuda_sqsum_workspace(n), LAUNCH(dh_cuda_sqsum, n, x, digits, ws));
 }
 #define dh_k_sqsum cuda_sqsum
-#define dh_k_exact_sum(...) dh_cuda_exact_sum(NULL, __VA_ARGS__)
+#define dh_k_exact_sum(...) LAUNCH(dh_cuda_exact_sum, __VA_ARGS__)
 
 static inline int64_t cuda_first_nonfinite(dh_dtype dtype, int64_t n, const void *x)
 {
     int64_t first;
-    dh_cuda_first_nonfinite(NULL, dtype, n, x, &first);
+    LAUNCH(dh_cuda_first_nonfinite, dtype, n, x, &first);
     return first;
 }
 #define dh_k_first_nonfinite cuda_first_nonfinite
 
-#define dh_k_cast(...) dh_cuda_cast(NULL, __VA_ARGS__)
-#define dh_k_cast_rows(...) dh_cuda_cast_rows(NULL, __VA_ARGS__)
-#define dh_k_add(...) dh_cuda_add(NULL, __VA_ARGS__)
-#define dh_k_scale(...) dh_cuda_scale(NULL, __VA_ARGS__)
-#define dh_k_copy(...) dh_cuda_copy(NULL, __VA_ARGS__)
-#define dh_k_zero(...) dh_cuda_zero(NULL, __VA_ARGS__)
+#define dh_k_cast(...) LAUNCH(dh_cuda_cast, __VA_ARGS__)
+#define dh_k_cast_rows(...) LAUNCH(dh_cuda_cast_rows, __VA_ARGS__)
+#define dh_k_add(...) LAUNCH(dh_cuda_add, __VA_ARGS__)
+#define dh_k_scale(...) LAUNCH(dh_cuda_scale, __VA_ARGS__)
+#define dh_k_copy(...) LAUNCH(dh_cuda_copy, __VA_ARGS__)
+#define dh_k_zero(...) LAUNCH(dh_cuda_zero, __VA_ARGS__)
 
 static inline void cuda_adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float *m,
                               float *v, dh_bf16 *copy)
@@ -181,23 +182,24 @@ static inline void cuda_adamw(const dh_adamw *opt, int64_t n, const float *g, fl
                                 .eps = opt->eps,
                                 .weight_decay = opt->weight_decay};
     const double norm[2] = {1, opt->grad_scale};
-    dh_cuda_adamw(NULL, &scalars, norm, true, n, g, p, m, v, copy, NULL);
+    LAUNCH(dh_cuda_adamw, &scalars, norm, true, n, g, p, m, v, copy, NULL);
 }
 #define dh_k_adamw cuda_adamw
 
 /* ---- mixture of experts
  * --------------------------------------------------------------------------- */
 
-#define dh_k_router_fwd(...) dh_cuda_router_fwd(NULL, __VA_ARGS__)
-#define dh_k_router_deal(N, E, top_k, experts) dh_cuda_router_deal(NULL, N, E, top_k, NULL, experts)
-#define dh_k_router_bwd(...) dh_cuda_router_bwd(NULL, __VA_ARGS__)
-#define dh_k_router_sums(...) dh_cuda_router_sums(NULL, __VA_ARGS__)
-#define dh_k_moe_order(...) dh_cuda_moe_order(NULL, __VA_ARGS__)
-#define dh_k_moe_count(...) dh_cuda_moe_count(NULL, __VA_ARGS__)
-#define dh_k_moe_offsets(...) dh_cuda_moe_offsets(NULL, __VA_ARGS__)
-#define dh_k_moe_permute(...) dh_cuda_moe_permute(NULL, __VA_ARGS__)
-#define dh_k_moe_unpermute(...) dh_cuda_moe_unpermute(NULL, __VA_ARGS__)
-#define dh_k_moe_unpermute_bwd(...) dh_cuda_moe_unpermute_bwd(NULL, __VA_ARGS__)
+#define dh_k_router_fwd(...) LAUNCH(dh_cuda_router_fwd, __VA_ARGS__)
+#define dh_k_router_deal(N, E, top_k, experts)                                                     \
+    LAUNCH(dh_cuda_router_deal, N, E, top_k, NULL, experts)
+#define dh_k_router_bwd(...) LAUNCH(dh_cuda_router_bwd, __VA_ARGS__)
+#define dh_k_router_sums(...) LAUNCH(dh_cuda_router_sums, __VA_ARGS__)
+#define dh_k_moe_order(...) LAUNCH(dh_cuda_moe_order, __VA_ARGS__)
+#define dh_k_moe_count(...) LAUNCH(dh_cuda_moe_count, __VA_ARGS__)
+#define dh_k_moe_offsets(...) LAUNCH(dh_cuda_moe_offsets, __VA_ARGS__)
+#define dh_k_moe_permute(...) LAUNCH(dh_cuda_moe_permute, __VA_ARGS__)
+#define dh_k_moe_unpermute(...) LAUNCH(dh_cuda_moe_unpermute, __VA_ARGS__)
+#define dh_k_moe_unpermute_bwd(...) LAUNCH(dh_cuda_moe_unpermute_bwd, __VA_ARGS__)
 
 /* CUDA's needs no plan: one is its description. */
 static inline dh_status cuda_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc,
@@ -215,7 +217,7 @@ static inline dh_status cuda_grouped_run(dh_ctx *ctx, const dh_grouped *grouped,
                                          void *c, void *ws)
 {
     const void *desc = grouped;
-    dh_cuda_grouped(NULL, desc, n_runs, offsets, a, b, c);
+    LAUNCH(dh_cuda_grouped, desc, n_runs, offsets, a, b, c);
     return DH_OK;
 }
 
@@ -231,24 +233,24 @@ static inline size_t cuda_grouped_workspace(const dh_grouped *grouped)
 /* ---- families' own ------------------------------------------------------------------------------
  */
 
-#define dh_k_router_groups_fwd(...) dh_cuda_router_groups_fwd(NULL, __VA_ARGS__)
-#define dh_k_router_groups_bwd(...) dh_cuda_router_groups_bwd(NULL, __VA_ARGS__)
-#define dh_k_router_load(...) dh_cuda_router_load(NULL, __VA_ARGS__)
-#define dh_k_router_groups_sums(...) dh_cuda_router_groups_sums(NULL, __VA_ARGS__)
-#define dh_k_latent_pack(...) dh_cuda_latent_pack(NULL, __VA_ARGS__)
-#define dh_k_latent_pack_bwd(...) dh_cuda_latent_pack_bwd(NULL, __VA_ARGS__)
-#define dh_k_latent_cut(...) dh_cuda_latent_cut(NULL, __VA_ARGS__)
-#define dh_k_latent_cut_bwd(...) dh_cuda_latent_cut_bwd(NULL, __VA_ARGS__)
-#define dh_k_feature_map_fwd(...) dh_cuda_feature_map_fwd(NULL, __VA_ARGS__)
-#define dh_k_feature_map_bwd(...) dh_cuda_feature_map_bwd(NULL, __VA_ARGS__)
+#define dh_k_router_groups_fwd(...) LAUNCH(dh_cuda_router_groups_fwd, __VA_ARGS__)
+#define dh_k_router_groups_bwd(...) LAUNCH(dh_cuda_router_groups_bwd, __VA_ARGS__)
+#define dh_k_router_load(...) LAUNCH(dh_cuda_router_load, __VA_ARGS__)
+#define dh_k_router_groups_sums(...) LAUNCH(dh_cuda_router_groups_sums, __VA_ARGS__)
+#define dh_k_latent_pack(...) LAUNCH(dh_cuda_latent_pack, __VA_ARGS__)
+#define dh_k_latent_pack_bwd(...) LAUNCH(dh_cuda_latent_pack_bwd, __VA_ARGS__)
+#define dh_k_latent_cut(...) LAUNCH(dh_cuda_latent_cut, __VA_ARGS__)
+#define dh_k_latent_cut_bwd(...) LAUNCH(dh_cuda_latent_cut_bwd, __VA_ARGS__)
+#define dh_k_feature_map_fwd(...) LAUNCH(dh_cuda_feature_map_fwd, __VA_ARGS__)
+#define dh_k_feature_map_bwd(...) LAUNCH(dh_cuda_feature_map_bwd, __VA_ARGS__)
 #define dh_k_linear_workspace dh_cuda_linear_workspace
-#define dh_k_linear_fwd(s, qkv, state, o, ws) dh_cuda_linear_fwd(NULL, s, qkv, state, NULL, o, ws)
-#define dh_k_linear_bwd(...) dh_cuda_linear_bwd(NULL, __VA_ARGS__)
-#define dh_k_linear_state(s, qkv, m, ws) dh_cuda_linear_state(NULL, s, NULL, qkv, m)
-#define dh_k_linear_state_grad(s, dout, qkv, dm, ws) dh_cuda_linear_state(NULL, s, dout, qkv, dm)
+#define dh_k_linear_fwd(s, qkv, state, o, ws) LAUNCH(dh_cuda_linear_fwd, s, qkv, state, NULL, o, ws)
+#define dh_k_linear_bwd(...) LAUNCH(dh_cuda_linear_bwd, __VA_ARGS__)
+#define dh_k_linear_state(s, qkv, m, ws) LAUNCH(dh_cuda_linear_state, s, NULL, qkv, m)
+#define dh_k_linear_state_grad(s, dout, qkv, dm, ws) LAUNCH(dh_cuda_linear_state, s, dout, qkv, dm)
 #define dh_k_linear_join(s, own, qkv, before, o, ws)                                               \
-    dh_cuda_linear_join(NULL, s, own, qkv, before, o)
+    LAUNCH(dh_cuda_linear_join, s, own, qkv, before, o)
 #define dh_k_linear_join_bwd(s, own, dout, qkv, before, behind, dqkv, ws)                          \
-    dh_cuda_linear_join_bwd(NULL, s, own, dout, qkv, before, behind, dqkv)
+    LAUNCH(dh_cuda_linear_join_bwd, s, own, dout, qkv, before, behind, dqkv)
 
 #endif

@@ -1,5 +1,8 @@
 #include "kernel_test.h"
 
+#include "keep.h"
+#include "launch.h"
+
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -10,6 +13,47 @@ static size_t bytes_of(buf b)
     return (size_t)b.n * dh_dtype_bytes(b.dtype);
 }
 
+/* ---- arrays that are there: what is kept of a wrong result -------------------------------------
+ */
+
+enum { MOST_LIVE = 64 };
+static buf live[MOST_LIVE];
+static size_t n_live;
+
+static void remember(buf b)
+{
+    if (n_live < MOST_LIVE) live[n_live++] = b;
+}
+
+static void forget(buf b)
+{
+    for (size_t i = n_live; i-- > 0;)
+        if (live[i].raw == b.raw) {
+            memmove(live + i, live + i + 1, (--n_live - i) * sizeof *live);
+            return;
+        }
+}
+
+static void keep_live(const char *message)
+{
+    char name[32];
+    if (!keep_begin(message)) return;
+    for (size_t i = 0; i < n_live; i++) {
+        snprintf(name, sizeof name, "array %zu", i);
+        keep_array(name, dh_dtype_name(live[i].dtype), live[i].n, live[i].raw, bytes_of(live[i]));
+    }
+    keep_end();
+}
+
+/* Relative to numbers above 1; NAN where one of them is. */
+static double error_of(double got, double want)
+{
+    return fabs(got - want) / fmax(1, fabs(want));
+}
+
+/* ---- arrays ------------------------------------------------------------------------------------
+ */
+
 buf buf_new(dh_dtype dtype, int64_t n)
 {
     buf b = {dtype, n, NULL};
@@ -18,6 +62,7 @@ buf buf_new(dh_dtype dtype, int64_t n)
     assert_non_null(b.raw);
     memset(b.raw, RED, size);
     memset(b.raw, 0, bytes_of(b));
+    remember(b);
     return b;
 }
 
@@ -40,6 +85,7 @@ void buf_free(buf b)
     for (size_t i = 0; i < RED_ZONE; i++)
         if (b.raw[bytes_of(b) + i] != RED)
             fail_msg("write behind an array of %lld", (long long)b.n);
+    forget(b);
     free(b.raw);
 }
 
@@ -67,18 +113,41 @@ bool buf_same(buf a, buf b)
     return bytes_of(a) == bytes_of(b) && memcmp(a.raw, b.raw, bytes_of(a)) == 0;
 }
 
+/* Fails the test, once what there is has been kept. */
+static void fail_kept(const char *message)
+{
+    keep_live(message);
+    fail_msg("%s", message);
+}
+
 void check_value(const char *what, double got, double want, double tolerance)
 {
-    if (!(fabs(got - want) <= tolerance * fmax(1, fabs(want))))
-        fail_msg("%s: got %.9g, want %.9g, tolerance %g", what, got, want, tolerance);
+    char message[256];
+    const double error = error_of(got, want);
+    keep_error(what, "", error, tolerance);
+    if (error <= tolerance) return;
+    snprintf(message, sizeof message, "%s: got %.9g, want %.9g, tolerance %g", what, got, want,
+             tolerance);
+    fail_kept(message);
 }
 
 void check_close(const char *what, buf got, const double *want, double tolerance)
 {
-    for (int64_t i = 0; i < got.n; i++)
-        if (!(fabs(get(got, i) - want[i]) <= tolerance * fmax(1, fabs(want[i]))))
-            fail_msg("%s [%lld of %lld] %s: got %.9g, want %.9g, tolerance %g", what, (long long)i,
-                     (long long)got.n, dh_dtype_name(got.dtype), get(got, i), want[i], tolerance);
+    char message[256];
+    double most = 0;
+    int64_t wrong = -1;
+    for (int64_t i = 0; i < got.n; i++) {
+        const double error = error_of(get(got, i), want[i]);
+        if (!(error <= most)) most = error;
+        if (!(error <= tolerance) && wrong < 0) wrong = i;
+        if (isnan(most)) break;
+    }
+    keep_error(what, dh_dtype_name(got.dtype), most, tolerance);
+    if (wrong < 0) return;
+    snprintf(message, sizeof message, "%s [%lld of %lld] %s: got %.9g, want %.9g, tolerance %g",
+             what, (long long)wrong, (long long)got.n, dh_dtype_name(got.dtype), get(got, wrong),
+             want[wrong], tolerance);
+    fail_kept(message);
 }
 
 double finite_difference(double (*f)(const double *x, const void *arg), double *x, int64_t i,

@@ -3,6 +3,7 @@
  * whole and split; operands come from the operators before. On the host, as fibres; and, where the
  * build has CUDA, the same on a GPU (test_gpu_operators, with DH_TEST_ON_GPU), if there is one. */
 #include "graph/graph_cases.h"
+#include "keep.h"
 #include "run/cpu/glue.h"
 #include "run/cuda/cuda.h"
 #ifndef DH_TEST_ON_GPU
@@ -102,24 +103,96 @@ static double rounding_of_terms(const dh_graph *g, const dh_op *op)
     return g->dtype == DH_BF16 && op->type == DH_OP_RING_ATTN_GRAD ? 0x1p-17 : 1e-6;
 }
 
-static void compare(const dh_graph *g, const dh_op *op, const dh_tensor *t, const void *got,
-                    const void *want)
+/* An output of an operator on both. */
+typedef struct result {
+    const dh_call *call; /* on the cpu */
+    const dh_tensor *t;
+    const void *got, *want;
+} result;
+
+static int n_wrong;
+
+static void keep_tensor(const dh_graph *g, const char *role, uint32_t id, const void *data)
 {
-    if (is_exact_sum(op)) {
-        const double a = dh_k_exact_value(got), b = dh_k_exact_value(want);
-        if (!(fabs(a - b) <= 1e-12 * b)) fail_msg("exact sum %.17g, on the cpu %.17g", a, b);
+    const dh_tensor *t = &g->tensors.at[id];
+    char name[200];
+    int n = snprintf(name, sizeof name, "%s %s [", role, t->name);
+    for (int i = 0; i < t->ndim && n < (int)sizeof name - 24; i++)
+        n += snprintf(name + n, sizeof name - (size_t)n, "%s%lld", i ? "," : "",
+                      (long long)t->shape[i]);
+    snprintf(name + n, sizeof name - (size_t)n, "]");
+    keep_array(name, dh_dtype_name(t->dtype), dh_tensor_elements(t), data,
+               (size_t)dh_tensor_bytes(t));
+}
+
+/* What operands hold now: those that an operator writes in place are what the cpu made of them. */
+static void keep_result(const result *r, const char *message)
+{
+    const dh_call *c = r->call;
+    if (!keep_begin(message)) return;
+    for (int k = 0; k < DH_MAX_OPERANDS; k++)
+        if (c->op->in[k] != DH_NONE) keep_tensor(c->graph, "operand", c->op->in[k], c->in[k]);
+    const uint32_t id = (uint32_t)(r->t - c->graph->tensors.at);
+    keep_tensor(c->graph, "output, cuda's", id, r->got);
+    keep_tensor(c->graph, "output, the cpu's", id, r->want);
+    keep_end();
+}
+
+/* Says what is wrong; the others are tried too, and the test fails at its end. */
+static void complain(const result *r, const char *message)
+{
+    enum { MOST = 40 };
+    keep_result(r, message);
+    if (n_wrong++ < MOST) print_error("WRONG %s\n", message);
+}
+
+static void compare_exact_sums(const result *r)
+{
+    char message[300];
+    const double a = dh_k_exact_value(r->got), b = dh_k_exact_value(r->want);
+    if (fabs(a - b) <= 1e-12 * b) return;
+    snprintf(message, sizeof message, "%s: exact sum %.17g, on the cpu %.17g", keep_called(), a, b);
+    complain(r, message);
+}
+
+static void compare(const result *r)
+{
+    const dh_tensor *t = r->t;
+    char message[300];
+    double largest = 0, most = 0;
+    int64_t wrong = -1;
+    if (is_exact_sum(r->call->op)) {
+        compare_exact_sums(r);
         return;
     }
-    double most = 0;
     for (int64_t i = 0; i < dh_tensor_elements(t); i++)
-        most = fmax(most, fabs(element(t->dtype, want, i)));
-    const double terms = most * rounding_of_terms(g, op);
+        largest = fmax(largest, fabs(element(t->dtype, r->want, i)));
+    const double terms = largest * rounding_of_terms(r->call->graph, r->call->op);
     for (int64_t i = 0; i < dh_tensor_elements(t); i++) {
-        const double a = element(t->dtype, got, i), b = element(t->dtype, want, i);
-        if (a != b && !(fabs(a - b) <= tolerance_for(t->dtype) * fmax(1, fabs(b)) + terms))
-            fail_msg("%s: %s [%lld] of %s is %.9g, on the cpu %.9g", dh_op_info_of(op->type)->name,
-                     t->name, (long long)i, dh_dtype_name(t->dtype), a, b);
+        const double a = element(t->dtype, r->got, i), b = element(t->dtype, r->want, i);
+        if (a == b) continue;
+        const double scale = fmax(1, fabs(b)), off = fabs(a - b);
+        if (!(off / scale <= most)) most = off / scale;
+        if (!(off <= tolerance_for(t->dtype) * scale + terms) && wrong < 0) wrong = i;
     }
+    keep_error(t->name, dh_dtype_name(t->dtype), most, tolerance_for(t->dtype) + terms);
+    if (wrong < 0) return;
+    snprintf(message, sizeof message, "%s: %s [%lld] of %s is %.9g, on the cpu %.9g", keep_called(),
+             t->name, (long long)wrong, dh_dtype_name(t->dtype), element(t->dtype, r->got, wrong),
+             element(t->dtype, r->want, wrong));
+    complain(r, message);
+}
+
+/* Behind an error of CUDA's nothing can be run: the operator is named. */
+static void must(cudaError_t error, const char *doing)
+{
+    char message[300];
+    if (error == cudaSuccess) return;
+    snprintf(message, sizeof message, "CUDA: %s %s: %s (%s)", doing, keep_called(),
+             cudaGetErrorName(error), cudaGetErrorString(error));
+    print_error("%s\n", message);
+    if (keep_begin(message)) keep_end();
+    exit(1);
 }
 
 static void run_cpu(const dh_call *call, unsigned accumulate)
@@ -166,7 +239,7 @@ static void run_product(const dh_cuda_kernel *row, const moved *m, dh_call *c)
     assert_ok(&ctx, row->prepare(&ctx, c->graph, c->op, c->accumulate, &plan));
     c->kernel = plan;
     assert_ok(&ctx, row->product(&ctx, m->stream, c));
-    assert_int_equal(cudaStreamSynchronize(m->stream), cudaSuccess);
+    must(cudaStreamSynchronize(m->stream), "running");
     row->release(plan);
 }
 
@@ -180,8 +253,8 @@ static void run_kernel(const dh_cuda_kernel *row, moved *m, dh_call *c)
         free(image);
     }
     row->run(m->stream, c);
-    assert_int_equal(cudaGetLastError(), cudaSuccess);
-    assert_int_equal(cudaStreamSynchronize(m->stream), cudaSuccess);
+    must(cudaGetLastError(), "launching");
+    must(cudaStreamSynchronize(m->stream), "running");
 }
 
 static void run_cuda(const dh_call *call)
@@ -241,11 +314,13 @@ static void run_both(const values *v, const dh_op *op, unsigned accumulate)
         cuda.out[k] = room_for(n_bytes);
         memcpy(cuda.out[k], cpu.out[k], (size_t)n_bytes);
     }
+    keep_call(dh_op_info_of(op->type)->name, accumulate ? "adds to its outputs" : "");
     run_cuda(&cuda);
     run_cpu(&cpu, accumulate);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (op->out[k] == DH_NONE) continue;
-        compare(v->g, op, &v->g->tensors.at[op->out[k]], cuda.out[k], cpu.out[k]);
+        const result r = {&cpu, &v->g->tensors.at[op->out[k]], cuda.out[k], cpu.out[k]};
+        compare(&r);
         free(cuda.out[k]);
     }
     covered[op->type] = true;
@@ -600,6 +675,7 @@ static void operators_compute_as_on_the_cpu(void **state)
     for (int type = 0; type < DH_N_OP_TYPE; type++)
         if (dh_cuda_kernel_of((dh_op_type)type) && !covered[type])
             fail_msg("%s was in none of the graphs", dh_op_info_of((dh_op_type)type)->name);
+    assert_int_equal(n_wrong, 0);
 }
 
 static void the_table_lacks_nothing_that_the_cpu_has(void **state)

@@ -309,7 +309,7 @@ static void maps_have_their_slopes(void **state)
 static void maps_stay_finite(void **state)
 {
     static const dh_heads h = {.N = 1, .H = 1, .KV = 1, .D = 4};
-    static const float x[12] = {-1e30f, 1e30f, -100, 100, -88, 88, 0, -0.0f, 1, 2, 3, 4};
+    const float x[12] = {-1e30f, 1e30f, -100, 100, -88, 88, 0, -0.0f, 1, 2, 3, 4};
     static const float elu[12] = {0, 1e30f, 0, 101, 0, 89, 1, 1, 1, 2, 3, 4};
     float y[12], dx[12];
     dh_k_feature_map_fwd(DH_FEATURE_ELU, DH_F32, h, x, y);
