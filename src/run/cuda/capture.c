@@ -7,7 +7,7 @@
  * learns from the device cannot be captured, and are named: calls that go through the host, rows of
  * experts, and what is checked before others go on with it. */
 #include "run/cuda/glue.h"
-#include "run/cuda/lanes.h"
+#include "run/cuda/hang.h"
 
 /* ---- what cannot be captured -------------------------------------------------------------------
  */
@@ -162,7 +162,9 @@ dh_status cuda_run_captured(dh_ctx *ctx, dh_streams *streams)
     CUDA_TRY(cudaSetDevice(s->gpu));
     dh_status st = s->graph ? DH_OK : capture(ctx, s);
     if (st == DH_EUNSUPPORTED) return st; /* nothing has begun: it can be run as it is */
+    cuda_hang_begin(s);
     if (st == DH_OK) st = launch(ctx, s);
+    cuda_hang_end(s);
     if (st == DH_OK) return DH_OK;
     watch->failed(watch->user, st, ctx->message);
     dh_ctx late = DH_CTX_INIT;

@@ -27,6 +27,7 @@ typedef struct lane {
     cuda_streams *all;
     cudaStream_t stream;
     DH_VEC(uint32_t) queue; /* commands */
+    size_t n_put;           /* of these on the stream, in this run */
     pthread_t thread;
     bool started, has_thread, busy;
     uint64_t n_runs;
@@ -54,6 +55,12 @@ struct cuda_streams {
     cudaGraphExec_t graph;         /* of all commands; NULL: not captured */
     cudaEvent_t ends[DH_N_STREAM]; /* of a capture: where streams fork, and join again */
     const lane *failed;            /* the first */
+    struct {                       /* a run that does not end (hang.h) */
+        pthread_t thread;
+        pthread_cond_t moved;
+        int64_t limit_ns, begin_ns; /* begin 0: there is no run */
+        bool watches;
+    } hang;
 };
 
 /* streams.c */

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "run/cuda/lanes.h"
+#include "run/cuda/hang.h"
 
 /* ---- events -----------------------------------------------------------------------------------
  */
@@ -222,12 +222,22 @@ static bool others_failed(cuda_streams *s)
     return failed;
 }
 
+/* Of its commands n are on the stream. False: some stream failed. */
+static bool goes_on(lane *l, size_t n)
+{
+    pthread_mutex_lock(&l->all->lock);
+    l->n_put = n;
+    const bool failed = l->all->failed != NULL;
+    pthread_mutex_unlock(&l->all->lock);
+    return !failed;
+}
+
 /* Puts all of them on the stream, as far as nobody fails. */
 static void do_all(lane *l)
 {
     bool gone = false;
     dh_status st = dh_cuda_check(&l->ctx, cudaSetDevice(l->all->gpu), "cudaSetDevice");
-    for (size_t i = 0; i < l->queue.n && st == DH_OK && !gone && !others_failed(l->all); i++) {
+    for (size_t i = 0; st == DH_OK && !gone && goes_on(l, i) && i < l->queue.n; i++) {
         entry *e = &l->all->entries[l->queue.at[i]];
         st = do_command(&l->ctx, l, e, &gone);
     }
@@ -284,6 +294,7 @@ static void begin(cuda_streams *s, bool single_steps)
     for (uint32_t i = 0; i < s->base.spec.n_events; i++) s->events[i].recorded = false;
     for (int i = 0; i < DH_N_STREAM; i++) {
         s->lanes[i].busy = s->lanes[i].has_thread;
+        s->lanes[i].n_put = 0;
         dh_ctx_reset(&s->lanes[i].ctx);
     }
     s->failed = NULL;
@@ -306,9 +317,11 @@ dh_status cuda_run(dh_ctx *ctx, dh_streams *streams, bool single_steps)
     cuda_streams *s = (cuda_streams *)streams;
     DH_TRY(cuda_set_zero(ctx, s));
     begin(s, single_steps);
+    cuda_hang_begin(s);
     do_all(&s->lanes[DH_STREAM_COMPUTE]);
     await_lanes(s);
     for (int i = 0; i < DH_N_STREAM; i++) end_all(&s->lanes[i]);
+    cuda_hang_end(s);
     if (!s->failed) return DH_OK;
     return dh_fail(ctx, s->failed->ctx.status, "%s", s->failed->ctx.message);
 }
@@ -387,7 +400,8 @@ static dh_status fill_streams(dh_ctx *ctx, cuda_streams *s)
     CUDA_TRY(cudaSetDevice(s->gpu));
     CUDA_TRY(cudaEventCreateWithFlags(&s->zero, cudaEventDefault));
     CUDA_TRY(cudaMalloc((void **)&s->scanned, DH_N_STREAM * sizeof *s->scanned));
-    return start_lane(ctx, s, DH_STREAM_COMPUTE);
+    DH_TRY(start_lane(ctx, s, DH_STREAM_COMPUTE));
+    return cuda_hang_watch(ctx, s);
 }
 
 dh_status cuda_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
@@ -425,6 +439,7 @@ void cuda_streams_destroy(dh_streams *streams)
     s->leaving = true;
     pthread_cond_broadcast(&s->moved);
     pthread_mutex_unlock(&s->lock);
+    cuda_hang_leave(s);
     cudaSetDevice(s->gpu);
     cuda_drop_capture(s);
     for (int i = 0; i < DH_N_STREAM; i++) end_lane(&s->lanes[i]);

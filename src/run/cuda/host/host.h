@@ -42,6 +42,8 @@ void dh_host_take_trouble(char text[200]);
 void dh_host_lack_gelu(bool lacks);
 /* How many devices there are, or none: 2 unless told. While none is in use. */
 void dh_host_set_devices(int n);
+/* From now on the driver is too old for this runtime. */
+void dh_host_age_driver(void);
 
 /* Arguments of the last cublasLtMatmul that was accepted: matrices by columns. */
 typedef struct dh_host_product {

@@ -14,6 +14,7 @@ enum { MOST_DEVICES = 16, HOST_SMS = 132 };
 
 pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_devices = 2;
+static bool has_old_driver;
 static _Thread_local int device;
 static _Thread_local cudaError_t last_error;
 
@@ -141,7 +142,8 @@ cudaError_t cudaRuntimeGetVersion(int *runtimeVersion)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = n_devices;
+    *count = has_old_driver ? 0 : n_devices;
+    if (has_old_driver) return host_failed(cudaErrorInsufficientDriver);
     return n_devices > 0 ? cudaSuccess : host_failed(cudaErrorNoDevice);
 }
 
@@ -174,4 +176,9 @@ void dh_host_set_devices(int n)
 {
     DH_CHECK(n >= 0 && n <= MOST_DEVICES, "that many devices are not played");
     n_devices = n;
+}
+
+void dh_host_age_driver(void)
+{
+    has_old_driver = true;
 }

@@ -339,10 +339,23 @@ cudaError_t host_put_meeting(cudaStream_t stream, const host_meeting *meeting, v
     return put(stream, w);
 }
 
+/* Whether launches wait for their kernels, so that a failure is known where it was made. */
+static bool launches_block(void)
+{
+    const char *text = getenv("CUDA_LAUNCH_BLOCKING");
+    return text && strcmp(text, "1") == 0;
+}
+
 cudaError_t dh_host_enqueue(cudaStream_t stream, void (*run)(const void *user), const void *user,
                             size_t n_bytes)
 {
-    return host_put_run(stream, HOST_KERNEL, run, user, n_bytes);
+    const cudaError_t put = host_put_run(stream, HOST_KERNEL, run, user, n_bytes);
+    if (put != cudaSuccess || !launches_block()) return put;
+    pthread_mutex_lock(&host_lock);
+    if (!stream->graph) wait_for(stream, stream->n_queued);
+    const cudaError_t failure = stream->failure;
+    pthread_mutex_unlock(&host_lock);
+    return failure ? host_failed(failure) : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
@@ -393,6 +406,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->stream) wait_for(event->stream, event->place);
     pthread_mutex_unlock(&host_lock);
     return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    pthread_mutex_lock(&host_lock);
+    const bool reached = !event->stream || event->stream->n_done >= event->place;
+    pthread_mutex_unlock(&host_lock);
+    return reached ? cudaSuccess : host_failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
