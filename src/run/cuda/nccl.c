@@ -99,6 +99,13 @@ static dh_status gpu_of_rank(dh_ctx *ctx, const dh_slab *slab, cudaUUID_t *uuid)
     return DH_OK;
 }
 
+/* 0: what stands in its place where a machine has none (scripts/bundle.sh). */
+static int nccl_version(void)
+{
+    int version = 0;
+    return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
 /* Members that have the same GPU, by their places in the group; false: there are none. */
 static bool find_shared(const cudaUUID_t *uuids, int n, int *a, int *b)
 {
@@ -106,6 +113,13 @@ static bool find_shared(const cudaUUID_t *uuids, int n, int *a, int *b)
         for (*b = *a + 1; *b < n; ++*b)
             if (memcmp(&uuids[*a], &uuids[*b], sizeof *uuids) == 0) return true;
     return false;
+}
+
+/* NCCL refuses ranks that share a GPU, unless it is told otherwise by its own variable. */
+static bool may_share(void)
+{
+    const char *text = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return text && strcmp(text, "1") == 0;
 }
 
 /* why: stays empty where every member has a GPU of its own. */
@@ -118,7 +132,7 @@ static dh_status compare_gpus(dh_ctx *ctx, const dh_slab *slab, const dh_devlink
     if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing GPUs");
     dh_status st = gpu_of_rank(ctx, slab, &mine);
     if (st == DH_OK) st = dh_comm_all_gather(ctx, spec->group, &mine, all, sizeof mine, DH_U8);
-    if (st == DH_OK && find_shared(all, spec->n, &a, &b))
+    if (st == DH_OK && !may_share() && find_shared(all, spec->n, &a, &b))
         snprintf(why, cap, "members %d and %d of group %s have the same GPU", a, b, spec->name);
     free(all);
     return st;
@@ -188,6 +202,10 @@ static dh_status link_create(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     why[0] = '\0';
+    if (nccl_version() == 0) {
+        snprintf(why, cap, "the machine has no NCCL");
+        return DH_OK;
+    }
     DH_TRY(compare_gpus(ctx, slab, spec, why, cap));
     if (why[0]) return DH_OK;
     cuda_link *l = calloc(1, sizeof *l);
@@ -312,9 +330,11 @@ static dh_status link_check(dh_ctx *ctx, dh_devlink *link)
 
 const char *dh_cuda_nccl_version(char *buf, size_t cap)
 {
-    int version = 0;
-    ncclGetVersion(&version);
-    snprintf(buf, cap, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    const int version = nccl_version();
+    if (version > 0)
+        snprintf(buf, cap, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    else
+        snprintf(buf, cap, "no NCCL");
     return buf;
 }
 
