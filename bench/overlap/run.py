@@ -233,7 +233,7 @@ def take_turns(args, mesh, share, gbps, rows):
         mine = [turns[name] for turns in rounds]
         error = max(abs(a - b) / abs(b) for turns, anchors in zip(mine, first) for turn in turns
                     for a, b in zip(turn["losses"], anchors[0]["losses"]))
-        if error > TOLERANCE:
+        if error > args.tolerance:
             raise Failure(f"{mesh}: losses of {name} differ from {rows[0][0]}'s by {error:.2g}")
         # Where the time went is told of the run in the middle.
         run = middle_of([turn for turns in mine for turn in turns])
@@ -278,6 +278,7 @@ def add_work(parser, default_widths):
     parser.add_argument("--anchor", type=int, default=3,
                         help="behind so many rows the first one runs again, since the machine's speed drifts")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of losses, relative; bf16 on a GPU takes more")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--no-predict", action="store_true", help="without `dhelix simulate`")
     parser.add_argument("--no-profile", action="store_true", help="order by estimates")

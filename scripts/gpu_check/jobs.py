@@ -22,7 +22,6 @@ FAMILIES = [
     ("DeepSeek V3, f32", DEEPSEEK, "train.dtype=f32"),
     ("DeepSeek V3, bf16", DEEPSEEK, "train.dtype=bf16"),
     ("linear attention, f32", f"{{family: llama, {ROTARY}, ffn_width: 88, attention: linear}}", "train.dtype=f32"),
-    ("adapters, bf16", LLAMA, "train.dtype=bf16 lora.rank=4 lora.init_from=none"),
 ]
 MESHES = [
     ("tp 2", LLAMA, "parallel.tp=2 strategy=dhelix"),
