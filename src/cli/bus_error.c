@@ -1,5 +1,5 @@
-/* Files are read through maps; one that another program cuts short meanwhile cannot be read behind
- * its new end, and the kernel answers with SIGBUS. That ends the process either way, but not
+/* Large texts are read through maps; one that another program cuts short meanwhile cannot be read
+ * behind its new end, and the kernel answers with SIGBUS. That ends the process either way, but not
  * without the file's name. Only what is safe in a signal handler is called. */
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
 /* One stream of tokens over several files, and the samples drawn from it. */
+#include "base/mapped.h"
 #include "data/dataset_parts.h"
 #include "data/expand.h"
 #include "data/permute.h"
@@ -102,6 +103,8 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec
     dh_stamp index = {0};
     if (st == DH_OK) st = dh_stamped_open(ctx, idx, &f->index, &index);
     if (st == DH_OK) st = map_tokens(ctx, f, bin);
+    if (st == DH_OK && !dh_map_own(&f->index))
+        st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was read", idx);
     if (st == DH_OK)
         st = dh_tokens_parse_megatron(ctx, f->index.at, f->index.n_bytes, f->map.at, f->map.n_bytes,
                                       &runs, spec->documents ? &f->ends : NULL);
@@ -136,7 +139,9 @@ static bool looks_wider(const dh_data_file *f)
     enum { LOOKED_AT = 2048 };
     const size_t n = DH_MIN(f->map.n_bytes / 4, (size_t)LOOKED_AT);
     size_t n_zero = 0;
-    for (size_t i = 0; i < n; i++) n_zero += f->map.at[4 * i + 2] == 0 && f->map.at[4 * i + 3] == 0;
+    unsigned char head[4 * LOOKED_AT];
+    if (!dh_copy_mapped(head, f->map.at, 4 * n)) return false; /* cut short: found on reading */
+    for (size_t i = 0; i < n; i++) n_zero += head[4 * i + 2] == 0 && head[4 * i + 3] == 0;
     return n_zero > n / 2;
 }
 
@@ -157,6 +162,8 @@ static dh_status add_text(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
 {
     DH_TRY(dh_text_tokenize(ctx, spec, f->name, &f->text));
     ds->has_text = true;
+    f->mapped = f->text.cached;
+    f->stamp = f->text.stamp;
     return add_segment(ctx, ds, f->text.run, 0);
 }
 
@@ -510,14 +517,14 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
         return dh_fail(ctx, DH_EINVAL, "tokens %lld..+%lld of a stream of %lld", (long long)first,
                        (long long)n, (long long)ds->n_tokens);
     if (n == 0) return DH_OK;
-    const dh_data_file *checked = NULL;
     for (size_t i = segment_of(ds, first); n > 0; i++) {
         const dh_segment *s = &ds->segments.at[i];
         const dh_data_file *f = &ds->files.at[s->file];
-        if (f->mapped && f != checked) DH_TRY(dh_stamp_check_whole(ctx, f->mapped, &f->stamp));
-        checked = f;
         int64_t from = first - s->first, part = DH_MIN(n, s->run.n - from), bad = 0;
         size_t good = dh_token_widen(&s->run, from, (size_t)part, ds->bound, tokens, &bad);
+        const bool last = part == n || ds->segments.at[i + 1].file != s->file;
+        if (f->mapped && (last || good < (size_t)part))
+            DH_TRY(dh_stamp_check_whole(ctx, f->mapped, &f->stamp));
         if (good < (size_t)part)
             return refuse_token(ctx, ds, s, s->in_file + from + (int64_t)good, bad);
         first += part;

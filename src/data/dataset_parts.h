@@ -2,8 +2,8 @@
 #ifndef DH_DATA_DATASET_PARTS_H
 #define DH_DATA_DATASET_PARTS_H
 
+#include "base/stamp.h"
 #include "data/pack.h"
-#include "data/stamp.h"
 #include "data/text_source.h"
 
 typedef struct dh_data_file {

@@ -32,15 +32,16 @@ static char *path_beside(const char *path, const char *name)
 static dh_status load_gpt2_pair(dh_ctx *ctx, const char *encoder, const char *merges,
                                 dh_tokenizer **tok)
 {
-    dh_map e = {0}, m = {0};
-    dh_status st = dh_map_open(ctx, encoder, &e);
-    if (st == DH_OK) st = dh_map_open(ctx, merges, &m);
+    char *e = NULL, *m = NULL;
+    size_t n_e = 0, n_m = 0;
+    dh_status st = dh_file_read(ctx, encoder, MAX_FILE_BYTES, &e, &n_e);
+    if (st == DH_OK) st = dh_file_read(ctx, merges, MAX_FILE_BYTES, &m, &n_m);
     if (st == DH_OK) {
-        st = dh_tokenizer_from_gpt2(ctx, e.at, e.n_bytes, m.at, m.n_bytes, tok);
+        st = dh_tokenizer_from_gpt2(ctx, e, n_e, m, n_m, tok);
         if (st != DH_OK) dh_ctx_while(ctx, "loading %s and %s", encoder, merges);
     }
-    dh_map_close(&e);
-    dh_map_close(&m);
+    free(e);
+    free(m);
     return st;
 }
 

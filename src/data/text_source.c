@@ -487,15 +487,15 @@ static dh_status cache_path(dh_ctx *ctx, const dh_dataset_spec *spec, const text
 static bool cache_matches(const dh_map *map, const cache_header *want, dh_token_run *run)
 {
     cache_header h, same = *want;
-    if (map->n_bytes < sizeof h) return false;
-    memcpy(&h, map->at, sizeof h);
+    uint64_t hash;
+    if (map->n_bytes < sizeof h || !dh_copy_mapped(&h, map->at, sizeof h)) return false;
     same.count = h.count;
     same.tokens_hash = h.tokens_hash;
     same.header_hash = h.header_hash;
     size_t n_tokens = (map->n_bytes - sizeof h) / want->width;
     if (memcmp(&h, &same, sizeof h) != 0 || h.header_hash != header_hash(&h) ||
         h.count != n_tokens || map->n_bytes != sizeof h + n_tokens * want->width ||
-        h.tokens_hash != XXH3_64bits(map->at + sizeof h, map->n_bytes - sizeof h))
+        !dh_map_hash64(map->at + sizeof h, map->n_bytes - sizeof h, &hash) || h.tokens_hash != hash)
         return false;
     *run = (dh_token_run){map->at + sizeof h, want->width == 2 ? DH_TOKEN_U16 : DH_TOKEN_U32,
                           (int64_t)h.count};
@@ -557,7 +557,10 @@ static dh_status through_cache(dh_ctx *ctx, const dh_dataset_spec *spec, const t
             st = dh_fail(ctx, DH_EIO, "%s does not hold what was written to it", path);
         if (st != DH_OK) dh_map_close(&out->tokens);
     }
-    free(path);
+    if (st == DH_OK && dh_stamp_take(path, &out->stamp))
+        out->cached = path;
+    else
+        free(path);
     return st;
 }
 

@@ -3,13 +3,15 @@
 #ifndef DH_DATA_TEXT_SOURCE_H
 #define DH_DATA_TEXT_SOURCE_H
 
-#include "base/base.h"
+#include "base/stamp.h"
 #include "data/token_file.h"
 
 /* Tokens of a part of one text file. `tokens` is the cache file (cache_dir given) or
  * `memory` holds them; run points into whichever it is. */
 typedef struct dh_text_tokens {
     dh_map tokens;
+    char *cached; /* path of the cache file, NULL: none */
+    dh_stamp stamp;
     dh_ids memory;
     dh_token_run run;
     bool is_lines; /* JSON lines, or an array */

@@ -1,6 +1,6 @@
 #include "data/token_file.h"
 #include "base/mapped.h"
-#include "data/stamp.h"
+#include "base/stamp.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -80,8 +80,7 @@ static const struct llmc_row {
 static const struct llmc_row *llmc_row_of(const void *data, size_t n_bytes)
 {
     int32_t magic;
-    if (n_bytes < sizeof magic) return NULL;
-    memcpy(&magic, data, sizeof magic);
+    if (n_bytes < sizeof magic || !dh_copy_mapped(&magic, data, sizeof magic)) return NULL;
     for (size_t i = 0; i < DH_COUNTOF(llmc_rows); i++)
         if (llmc_rows[i].magic == magic) return &llmc_rows[i];
     return NULL;
@@ -102,7 +101,8 @@ dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh
     if (n_bytes < LLMC_HEADER_BYTES)
         return dh_fail(ctx, DH_EFORMAT, "cut off in the header: %zu of %d bytes", n_bytes,
                        LLMC_HEADER_BYTES);
-    memcpy(header, data, sizeof header);
+    if (!dh_copy_mapped(header, data, sizeof header))
+        return dh_fail(ctx, DH_EIO, "it was cut short by another program while it was read");
     if (header[1] != row->version)
         return dh_fail(ctx, DH_EUNSUPPORTED, "llm.c file of magic %d has version %d, want %d",
                        row->magic, header[1], row->version);

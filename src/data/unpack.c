@@ -6,6 +6,7 @@
  * The bytes that are unpacked are the bytes that are hashed, from a copy: a text is never kept
  * under the name of other bytes, whoever else writes to the source or to the folder. */
 #include "data/unpack.h"
+#include "base/mapped.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -288,6 +289,53 @@ static dh_status unpack(unpacking *u, const unpacker *format, const uint64_t *so
     return same ? st : dh_ctx_while(own, "reading what another program wrote to meanwhile");
 }
 
+/* ---- hashes of maps ------------------------------------------------------------------------- */
+
+static void set_hash(uint64_t to[2], XXH128_hash_t hash)
+{
+    to[0] = hash.low64;
+    to[1] = hash.high64;
+}
+
+typedef XXH_errorcode (*feed_fn)(XXH3_state_t *state, const void *bytes, size_t n);
+
+static bool feed(XXH3_state_t *state, feed_fn fn, const unsigned char *at, size_t n_bytes)
+{
+    unsigned char block[1 << 16];
+    for (size_t done = 0, n; done < n_bytes; done += n) {
+        n = DH_MIN(n_bytes - done, sizeof block);
+        if (!dh_copy_mapped(block, at + done, n) || fn(state, block, n) != XXH_OK) return false;
+    }
+    return true;
+}
+
+static bool hash_map(const void *at, size_t n_bytes, bool wide, uint64_t hash[2])
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) return false;
+    if (wide)
+        XXH3_128bits_reset(state);
+    else
+        XXH3_64bits_reset(state);
+    const bool ok = feed(state, wide ? XXH3_128bits_update : XXH3_64bits_update, at, n_bytes);
+    if (wide)
+        set_hash(hash, XXH3_128bits_digest(state));
+    else
+        hash[0] = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return ok;
+}
+
+bool dh_map_hash64(const void *at, size_t n_bytes, uint64_t *hash)
+{
+    return hash_map(at, n_bytes, false, hash);
+}
+
+bool dh_map_hash128(const void *at, size_t n_bytes, uint64_t hash[2])
+{
+    return hash_map(at, n_bytes, true, hash);
+}
+
 /* ---- nothing is kept ------------------------------------------------------------------------ */
 
 static dh_status open_unnamed(unpacking *u)
@@ -327,12 +375,6 @@ typedef struct note {
 
 static const char note_magic[8] = {'D', 'H', 'T', 'E', 'X', 'T', '\0', 2};
 
-static void set_hash(uint64_t to[2], XXH128_hash_t hash)
-{
-    to[0] = hash.low64;
-    to[1] = hash.high64;
-}
-
 static dh_status note_source(unpacking *u, note *n)
 {
     *n = (note){.source_bytes = 0};
@@ -369,7 +411,9 @@ static bool take_text(int fd, const char *path, const note *source, dh_text_file
         return false;
     f->is_hashed = true;
     memcpy(f->hash, n.text_hash, sizeof f->hash);
-    if (same_hash(XXH3_128bits(f->map.at, n_text), f->hash)) return true;
+    uint64_t found[2];
+    if (dh_map_hash128(f->map.at, n_text, found) && memcmp(found, f->hash, sizeof found) == 0)
+        return true;
     dh_map_close(&f->map);
     return false;
 }

@@ -2,7 +2,7 @@
 #ifndef DH_DATA_UNPACK_H
 #define DH_DATA_UNPACK_H
 
-#include "data/stamp.h"
+#include "base/stamp.h"
 
 /* Limits of the content of a compressed file. Up to DH_UNPACK_FREE bytes are accepted in any
  * case. Beyond that the content may be at most DH_UNPACK_RATIO times the bytes read. Room is
@@ -36,6 +36,10 @@ dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
 /* errors    DH_EIO: another program has written to it since it was opened */
 dh_status dh_text_file_check(dh_ctx *ctx, const char *path, const dh_text_file *f);
 void dh_text_file_close(dh_text_file *f);
+/* XXH3 of 64 or 128 bits of bytes of a map, which are copied out of it. False: the file was cut
+ * short, or there is no memory. */
+bool dh_map_hash64(const void *at, size_t n_bytes, uint64_t *hash);
+bool dh_map_hash128(const void *at, size_t n_bytes, uint64_t hash[2]);
 /* The hash of the text. */
 void dh_text_file_hash(const dh_text_file *f, uint64_t hash[2]);
 

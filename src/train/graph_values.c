@@ -157,18 +157,17 @@ bool dh_graph_given_fits(const dh_graph_run *run, const dh_safetensors *given,
     return true;
 }
 
-static void copy_part(const dh_tensor *t, const cut *c, char *part)
+static dh_status copy_part(dh_ctx *ctx, const dh_tensor *t, const cut *c, char *part)
 {
     const size_t item = dh_dtype_bytes(t->dtype);
-    if (c->axis < 0) {
-        memcpy(part, c->from->data, (size_t)dh_tensor_bytes(t));
-        return;
-    }
+    if (c->axis < 0) return dh_st_copy(ctx, c->from, 0, (size_t)dh_tensor_bytes(t), part);
     size_t outer = 1, run = item * (size_t)t->shape[c->axis];
     for (int a = 0; a < c->axis; a++) outer *= (size_t)t->shape[a];
     for (int a = c->axis + 1; a < t->ndim; a++) run *= (size_t)t->shape[a];
     const unsigned char *from = c->from->data + (size_t)c->index * run;
-    for (size_t i = 0; i < outer; i++) memcpy(part + i * run, from + i * run * (size_t)c->n, run);
+    dh_reading r = dh_mapped_begin(c->from->file);
+    return dh_mapped_end(ctx, &r,
+                         dh_mapped_rows(ctx, &r, part, from, outer, run, run * (size_t)c->n));
 }
 
 /* ---- indices ------------------------------------------------------------------------------- */
@@ -209,10 +208,8 @@ dh_status dh_graph_given_read(dh_ctx *ctx, const dh_graph_run *run, size_t io, i
     const dh_tensor *t = io_tensor(run, io);
     cut c;
     dh_status st = find_cut(ctx, run, t, rank, &c);
-    if (st == DH_OK) {
-        copy_part(t, &c, part);
-        st = check_indices(ctx, run->text->graph, run->ios.at[io].tensor, part);
-    }
+    if (st == DH_OK) st = copy_part(ctx, t, &c, part);
+    if (st == DH_OK) st = check_indices(ctx, run->text->graph, run->ios.at[io].tensor, part);
     return st == DH_OK ? st : at_line(ctx, run, io, rank);
 }
 
@@ -337,11 +334,13 @@ static dh_status compare_rank(dh_ctx *ctx, const dh_graph_run *run, size_t io, i
         return other_shape(ctx, t, want);
     void *copy = malloc(want->n_bytes + 1); /* the file's data may be unaligned */
     if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing");
-    memcpy(copy, want->data, want->n_bytes);
-    const double d = dh_graph_value_distance(t->dtype, n, left(run, io, rank), copy);
-    *difference = DH_MAX(*difference, d);
+    const dh_status st = dh_st_copy(ctx, want, 0, want->n_bytes, copy);
+    if (st == DH_OK) {
+        const double d = dh_graph_value_distance(t->dtype, n, left(run, io, rank), copy);
+        *difference = DH_MAX(*difference, d);
+    }
     free(copy);
-    return DH_OK;
+    return st;
 }
 
 dh_status dh_graph_run_compare(dh_ctx *ctx, const dh_graph_run *run, size_t io,

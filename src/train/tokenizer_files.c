@@ -111,12 +111,15 @@ static dh_status check_link(dh_ctx *ctx, const char *from_dir, const char *path)
 
 /* ---- copying ----------------------------------------------------------------------------- */
 
+#define MOST_COPIED ((size_t)1 << 30)
+
 static dh_status copy_file(dh_ctx *ctx, const char *from, const char *to)
 {
-    dh_map map;
-    DH_TRY(dh_map_open(ctx, from, &map));
-    dh_status st = dh_file_write_atomic(ctx, to, map.at, map.n_bytes);
-    dh_map_close(&map);
+    char *text;
+    size_t n_bytes;
+    DH_TRY(dh_file_read(ctx, from, MOST_COPIED, &text, &n_bytes));
+    const dh_status st = dh_file_write_atomic(ctx, to, text, n_bytes);
+    free(text);
     return st;
 }
 

@@ -24,13 +24,26 @@ static size_t bytes_of(const weight *t)
     return n;
 }
 
+static dh_status hash_data(dh_ctx *ctx, XXH3_state_t *state, const weight *t)
+{
+    unsigned char block[1 << 16];
+    const size_t n_bytes = bytes_of(t);
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        n = DH_MIN(n_bytes - at, sizeof block);
+        DH_TRY(dh_mapped_copy(ctx, t->file, block, t->data + at, n));
+        XXH3_128bits_update(state, block, n);
+    }
+    return DH_OK;
+}
+
 static dh_status hash_those(dh_ctx *ctx, const dh_weights *w, bool of_adapters,
                             char text[DH_WEIGHTS_HASH_TEXT])
 {
     XXH3_state_t *state = XXH3_createState();
     if (!state) return dh_fail(ctx, DH_ENOMEM, "out of memory hashing weights");
     XXH3_128bits_reset(state);
-    for (size_t i = 0; i < w->tensors.n; i++) {
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < w->tensors.n; i++) {
         const weight *t = &w->tensors.at[i];
         if (dh_adapter_has(t->name) != of_adapters) continue;
         char head[512];
@@ -38,13 +51,13 @@ static dh_status hash_those(dh_ctx *ctx, const dh_weights *w, bool of_adapters,
             snprintf(head, sizeof head, "%s %s %d", t->name, dh_st_dtype_name(t->dtype), t->ndim);
         XXH3_128bits_update(state, head, DH_MIN((size_t)n, sizeof head - 1));
         XXH3_128bits_update(state, t->shape, (size_t)t->ndim * sizeof *t->shape);
-        XXH3_128bits_update(state, t->data, bytes_of(t));
+        st = hash_data(ctx, state, t);
     }
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
     XXH3_freeState(state);
     snprintf(text, DH_WEIGHTS_HASH_TEXT, "%016llx%016llx", (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
-    return DH_OK;
+    return st;
 }
 
 dh_status dh_weights_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS_HASH_TEXT])

@@ -15,8 +15,7 @@ typedef struct st_meta {
 
 struct dh_safetensors {
     dh_arena *arena;
-    dh_map map; /* empty when parsed from memory */
-    const char *name;
+    dh_mapped file;        /* without a path when parsed from memory */
     dh_st_tensor *tensors; /* in order of the data */
     const dh_st_tensor **by_name;
     size_t n_tensors;
@@ -245,29 +244,19 @@ static void index_names(dh_safetensors *st, const unsigned char *data)
 {
     for (size_t i = 0; i < st->n_tensors; i++) {
         st->tensors[i].data = data + st->tensors[i].offset;
+        st->tensors[i].file = &st->file;
         st->by_name[i] = &st->tensors[i];
     }
     if (st->n_tensors) qsort(st->by_name, st->n_tensors, sizeof *st->by_name, compare_names);
 }
 
-static dh_status read_header(dh_ctx *ctx, dh_safetensors *st, const unsigned char *bytes,
-                             size_t n_bytes)
+static dh_status parse_header(dh_ctx *ctx, dh_safetensors *st, const char *text,
+                              size_t header_bytes)
 {
-    uint64_t header_bytes;
-    if (n_bytes < sizeof header_bytes)
-        return dh_fail(ctx, DH_EFORMAT, "%zu bytes are too short for a header length", n_bytes);
-    memcpy(&header_bytes, bytes, sizeof header_bytes);
-    if (header_bytes > DH_ST_MAX_HEADER_BYTES)
-        return dh_fail(ctx, DH_EFORMAT, "the header claims %llu bytes, more than the %zu allowed",
-                       (unsigned long long)header_bytes, DH_ST_MAX_HEADER_BYTES);
-    if (header_bytes > n_bytes - sizeof header_bytes)
-        return dh_fail(ctx, DH_EFORMAT, "the header claims %llu bytes, but only %zu follow",
-                       (unsigned long long)header_bytes, n_bytes - sizeof header_bytes);
-    const char *text = (const char *)bytes + sizeof header_bytes;
-    size_t data_bytes = n_bytes - sizeof header_bytes - (size_t)header_bytes;
+    const size_t head = sizeof(uint64_t) + header_bytes, data_bytes = st->file.map.n_bytes - head;
     json_error_t fault;
     json_t *header;
-    DH_TRY(dh_json_read(ctx, text, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &fault, &header));
+    DH_TRY(dh_json_read(ctx, text, header_bytes, JSON_REJECT_DUPLICATES, &fault, &header));
     if (!header)
         return dh_fail(ctx, DH_EFORMAT, "the header is no valid JSON at byte %d: %s",
                        fault.position, fault.text);
@@ -277,56 +266,80 @@ static dh_status read_header(dh_ctx *ctx, dh_safetensors *st, const unsigned cha
     json_decref(header);
     DH_TRY(st_code);
     DH_TRY(check_tiling(ctx, st, data_bytes));
-    index_names(st, bytes + sizeof header_bytes + header_bytes);
+    index_names(st, st->file.map.at + head);
     return DH_OK;
+}
+
+static dh_status read_header(dh_ctx *ctx, dh_safetensors *st)
+{
+    const size_t n_bytes = st->file.map.n_bytes;
+    uint64_t header_bytes;
+    if (n_bytes < sizeof header_bytes)
+        return dh_fail(ctx, DH_EFORMAT, "%zu bytes are too short for a header length", n_bytes);
+    DH_TRY(dh_mapped_copy(ctx, &st->file, &header_bytes, st->file.map.at, sizeof header_bytes));
+    if (header_bytes > DH_ST_MAX_HEADER_BYTES)
+        return dh_fail(ctx, DH_EFORMAT, "the header claims %llu bytes, more than the %zu allowed",
+                       (unsigned long long)header_bytes, DH_ST_MAX_HEADER_BYTES);
+    if (header_bytes > n_bytes - sizeof header_bytes)
+        return dh_fail(ctx, DH_EFORMAT, "the header claims %llu bytes, but only %zu follow",
+                       (unsigned long long)header_bytes, n_bytes - sizeof header_bytes);
+    char *text = malloc((size_t)header_bytes + 1);
+    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    dh_status code = dh_mapped_copy(ctx, &st->file, text, st->file.map.at + sizeof header_bytes,
+                                    (size_t)header_bytes);
+    if (code == DH_OK) code = parse_header(ctx, st, text, (size_t)header_bytes);
+    free(text);
+    return code;
 }
 
 /* ---- public -------------------------------------------------------------------------------- */
 
-static dh_safetensors *create(void)
+static dh_safetensors *create(const dh_mapped *file)
 {
     dh_arena *arena = dh_arena_create();
     dh_safetensors *st = arena ? DH_NEW(arena, dh_safetensors) : NULL;
-    if (!st) {
-        dh_arena_destroy(arena);
-        return NULL;
+    if (st) {
+        st->arena = arena;
+        st->file = *file;
+        if (file->path) st->file.path = dh_arena_strdup(arena, file->path);
     }
-    st->arena = arena;
-    return st;
+    if (st && (st->file.path || !file->path)) return st;
+    dh_arena_destroy(arena);
+    return NULL;
 }
 
-dh_status dh_st_parse(dh_ctx *ctx, const void *data, size_t n_bytes, const char *name,
-                      dh_safetensors **out)
+static dh_status parse(dh_ctx *ctx, const dh_mapped *file, const char *name, dh_safetensors **out)
 {
-    dh_safetensors *st = create();
+    dh_safetensors *st = create(file);
     if (!st) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name);
-    if (read_header(ctx, st, data, n_bytes) != DH_OK) {
-        dh_st_close(st);
+    if (read_header(ctx, st) != DH_OK) {
+        dh_arena_destroy(st->arena);
         return dh_ctx_while(ctx, "reading %s as safetensors", name);
     }
     *out = st;
     return DH_OK;
 }
 
+dh_status dh_st_parse(dh_ctx *ctx, const void *data, size_t n_bytes, const char *name,
+                      dh_safetensors **out)
+{
+    const dh_mapped memory = {.map = {data, n_bytes}};
+    return parse(ctx, &memory, name, out);
+}
+
 dh_status dh_st_open(dh_ctx *ctx, const char *path, dh_safetensors **out)
 {
-    dh_map map;
-    DH_TRY(dh_map_open(ctx, path, &map));
-    dh_safetensors *st;
-    dh_status code = dh_st_parse(ctx, map.at, map.n_bytes, path, &st);
-    if (code != DH_OK) {
-        dh_map_close(&map);
-        return code;
-    }
-    st->map = map;
-    *out = st;
-    return DH_OK;
+    dh_mapped file;
+    DH_TRY(dh_mapped_open(ctx, path, &file));
+    const dh_status code = parse(ctx, &file, path, out);
+    if (code != DH_OK) dh_map_close(&file.map);
+    return code;
 }
 
 void dh_st_close(dh_safetensors *st)
 {
     if (!st) return;
-    dh_map_close(&st->map);
+    if (st->file.path) dh_map_close(&st->file.map);
     dh_arena_destroy(st->arena);
 }
 
@@ -355,4 +368,9 @@ const char *dh_st_metadata_get(const dh_safetensors *st, const char *key)
     for (size_t i = 0; i < st->n_meta; i++)
         if (strcmp(st->meta[i].key, key) == 0) return st->meta[i].value;
     return NULL;
+}
+
+dh_status dh_st_copy(dh_ctx *ctx, const dh_st_tensor *t, size_t at, size_t n_bytes, void *to)
+{
+    return dh_mapped_copy(ctx, t->file, to, t->data + at, n_bytes);
 }

@@ -8,7 +8,7 @@
 #ifndef DH_WEIGHTS_SAFETENSORS_H
 #define DH_WEIGHTS_SAFETENSORS_H
 
-#include "base/base.h"
+#include "base/mapped.h"
 #include "dhelix/dtype.h"
 
 #ifdef __cplusplus
@@ -57,15 +57,15 @@ typedef struct dh_st_tensor {
     int64_t shape[DH_ST_MAX_DIMS];
     int64_t n_items;
     size_t offset, n_bytes;    /* offset from the start of the data */
-    const unsigned char *data; /* row-major; may be unaligned: read with memcpy */
+    const unsigned char *data; /* row-major; may be unaligned: read with dh_st_copy */
+    const dh_mapped *file;
 } dh_st_tensor;
 
 /* ---- reading ------------------------------------------------------------------- */
 
 typedef struct dh_safetensors dh_safetensors;
 
-/* Map a file and validate it. The data is paged in when touched; a file that
- * another process truncates while it is mapped raises SIGBUS, as with any map.
+/* Map a file and validate it. The data is paged in when it is copied.
  * out       caller closes with dh_st_close; tensors live as long as it
  * errors    DH_EIO; DH_EFORMAT (names the file, and the tensor at fault); DH_ENOMEM */
 dh_status dh_st_open(dh_ctx *ctx, const char *path, dh_safetensors **out);
@@ -78,6 +78,8 @@ size_t dh_st_n_tensors(const dh_safetensors *st);
 const dh_st_tensor *dh_st_at(const dh_safetensors *st, size_t i); /* in order of the data */
 /* O(log n); NULL when absent. */
 const dh_st_tensor *dh_st_find(const dh_safetensors *st, const char *name);
+/* Bytes of a tensor, [at, at + n_bytes). errors    DH_EIO another program has cut the file short */
+dh_status dh_st_copy(dh_ctx *ctx, const dh_st_tensor *t, size_t at, size_t n_bytes, void *to);
 /* A text of the file's metadata; NULL: absent. */
 const char *dh_st_metadata_get(const dh_safetensors *st, const char *key);
 

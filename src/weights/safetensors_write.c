@@ -230,11 +230,18 @@ static dh_status create_file(dh_ctx *ctx, dh_st_writer *w)
 
 static dh_status check_joined(dh_ctx *ctx, const dh_st_writer *w)
 {
-    dh_map map;
-    DH_TRY(dh_map_open(ctx, w->path, &map));
-    bool same = map.n_bytes == w->header_bytes + w->data_bytes &&
-                memcmp(map.at, w->header, w->header_bytes) == 0;
-    dh_map_close(&map);
+    dh_mapped file;
+    DH_TRY(dh_mapped_open(ctx, w->path, &file));
+    char *header = malloc(w->header_bytes + 1);
+    dh_status st = header ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", w->path);
+    bool same = file.map.n_bytes == w->header_bytes + w->data_bytes;
+    if (st == DH_OK && same) {
+        st = dh_mapped_copy(ctx, &file, header, file.map.at, w->header_bytes);
+        same = st == DH_OK && memcmp(header, w->header, w->header_bytes) == 0;
+    }
+    free(header);
+    dh_map_close(&file.map);
+    DH_TRY(st);
     return same ? DH_OK
                 : dh_fail(ctx, DH_EINVAL,
                           "%s was created for other tensors than those declared here; all writers "

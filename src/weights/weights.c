@@ -228,23 +228,73 @@ typedef struct region {
     int64_t step_i, step_j;
 } region;
 
-/* Runs along stored rows; when those become columns of dst, in square tiles, so
- * that the lines of dst stay in the first cache while they are filled. */
-static void copy_region(const weight *t, int64_t stored_cols, region r, float *dst)
+enum { TILE_ROWS = 16, TILE_COLS = 64, BLOCK_BYTES = 1 << 18 };
+
+/* How much of a region is copied out of the file at a time. Where rows become columns of dst, as
+ * many rows as fill a line of it; else as many as fit, or a part of one. */
+static void choose_block(const region *r, size_t item_bytes, int64_t *n_i, int64_t *n_j)
 {
-    enum { TILE = 64 };
-    int64_t tile_i = r.step_j == 1 ? r.n_i : TILE, tile_j = r.step_j == 1 ? r.n_j : TILE;
-    size_t item_bytes = dh_st_dtype_bytes(t->dtype);
+    const int64_t most = BLOCK_BYTES / (int64_t)item_bytes;
+    const int64_t fit = DH_MAX(most / DH_MAX(r->n_j, 1), 1);
+    *n_i = r->step_j == 1 ? fit : TILE_ROWS;
+    *n_j = DH_MIN(DH_MAX(r->n_j, 1), most / *n_i);
+}
+
+/* A block, packed, to its place in dst: in tiles when rows become columns, so that the lines of dst
+ * stay in the first cache while they are filled. */
+static void place_block(const weight *t, const unsigned char *block, region r, float *dst)
+{
+    const size_t item_bytes = dh_st_dtype_bytes(t->dtype);
+    const int64_t tile = r.step_j == 1 ? DH_MAX(r.n_j, 1) : TILE_COLS;
     convert_fn convert = converters[t->dtype];
-    for (int64_t i = 0; i < r.n_i; i += tile_i)
-        for (int64_t j = 0; j < r.n_j; j += tile_j) {
-            int64_t n = DH_MIN(tile_j, r.n_j - j), i_end = DH_MIN(i + tile_i, r.n_i);
-            for (int64_t k = i; k < i_end; k++) {
-                int64_t item = stored_row(t, r.i0 + k) * stored_cols + r.j0 + j;
-                convert(t->data + (size_t)item * item_bytes, n, dst + k * r.step_i + j * r.step_j,
-                        r.step_j);
-            }
+    for (int64_t j = 0; j < r.n_j; j += tile)
+        for (int64_t k = 0; k < r.n_i; k++)
+            convert(block + (size_t)(k * r.n_j + j) * item_bytes, DH_MIN(tile, r.n_j - j),
+                    dst + k * r.step_i + j * r.step_j, r.step_j);
+}
+
+/* Rows that lie in order in the file are copied together; those of rotary pairs do not. */
+static dh_status copy_block(dh_ctx *ctx, const dh_reading *from, const weight *t,
+                            int64_t stored_cols, const region *r, unsigned char *block)
+{
+    const size_t item_bytes = dh_st_dtype_bytes(t->dtype), row = (size_t)r->n_j * item_bytes;
+    const int64_t n = t->layout == LAYOUT_ROPE_PAIRS ? 1 : r->n_i;
+    for (int64_t k = 0; k < r->n_i; k += n) {
+        const int64_t item = stored_row(t, r->i0 + k) * stored_cols + r->j0;
+        DH_TRY(dh_mapped_rows(ctx, from, block + (size_t)k * row,
+                              t->data + (size_t)item * item_bytes, (size_t)n, row,
+                              (size_t)stored_cols * item_bytes));
+    }
+    return DH_OK;
+}
+
+static dh_status copy_blocks(dh_ctx *ctx, const dh_reading *from, const weight *t,
+                             int64_t stored_cols, region r, unsigned char *block, float *dst)
+{
+    int64_t n_i, n_j;
+    choose_block(&r, dh_st_dtype_bytes(t->dtype), &n_i, &n_j);
+    for (int64_t i = 0; i < r.n_i; i += n_i)
+        for (int64_t j = 0; j < r.n_j; j += n_j) {
+            region part = r;
+            part.i0 += i;
+            part.j0 += j;
+            part.n_i = DH_MIN(n_i, r.n_i - i);
+            part.n_j = DH_MIN(n_j, r.n_j - j);
+            DH_TRY(copy_block(ctx, from, t, stored_cols, &part, block));
+            place_block(t, block, part, dst + i * r.step_i + j * r.step_j);
         }
+    return DH_OK;
+}
+
+static dh_status copy_region(dh_ctx *ctx, const weight *t, int64_t stored_cols, region r,
+                             float *dst)
+{
+    unsigned char *block = malloc(BLOCK_BYTES);
+    if (!block) return dh_fail(ctx, DH_ENOMEM, "out of memory reading tensor \"%s\"", t->name);
+    dh_reading from = dh_mapped_begin(t->file);
+    const dh_status st = copy_blocks(ctx, &from, t, stored_cols, r, block, dst);
+    free(block);
+    return dh_mapped_end(ctx, &from, st);
 }
 
 dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name, int64_t row0,
@@ -265,7 +315,7 @@ dh_status dh_weights_read(dh_ctx *ctx, const dh_weights *w, const char *hf_name,
                        : (region){.i0 = row0, .n_i = n_rows, .j0 = col0, .n_j = n_cols};
     r.step_i = swapped != transpose ? 1 : dst_ld;
     r.step_j = swapped != transpose ? dst_ld : 1;
-    copy_region(t, swapped ? m.rows : m.cols, r, dst);
+    DH_TRY(copy_region(ctx, t, swapped ? m.rows : m.cols, r, dst));
     atomic_store_explicit(&w->used[t - w->tensors.at], true, memory_order_relaxed);
     return DH_OK;
 }
@@ -302,7 +352,17 @@ static bool same_data(const weight *a, const weight *b)
         memcmp(a->shape, b->shape, sizeof a->shape) != 0)
         return false;
     matrix m = matrix_of(a);
-    return memcmp(a->data, b->data, (size_t)(m.rows * m.cols) * dh_st_dtype_bytes(a->dtype)) == 0;
+    const size_t n_bytes = (size_t)(m.rows * m.cols) * dh_st_dtype_bytes(a->dtype);
+    unsigned char of_a[BLOCK_BYTES / 8], of_b[BLOCK_BYTES / 8];
+    dh_ctx cut = DH_CTX_INIT;
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        n = DH_MIN(n_bytes - at, sizeof of_a);
+        if (dh_mapped_copy(&cut, a->file, of_a, a->data + at, n) != DH_OK ||
+            dh_mapped_copy(&cut, b->file, of_b, b->data + at, n) != DH_OK ||
+            memcmp(of_a, of_b, n) != 0)
+            return false;
+    }
+    return true;
 }
 
 /* Some tools save the tied head as a second copy of the embedding. */
@@ -357,6 +417,6 @@ void dh_weights_close(dh_weights *w)
     for (size_t i = 0; i < w->shards.n; i++) dh_st_close(w->shards.at[i]);
     dh_vec_fini(&w->shards);
     dh_vec_fini(&w->tensors);
-    dh_map_close(&w->map);
+    dh_map_close(&w->bin.map);
     dh_arena_destroy(w->arena);
 }

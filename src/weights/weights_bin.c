@@ -92,7 +92,8 @@ typedef struct plan {
 static dh_status add_section(dh_ctx *ctx, dh_weights *w, const plan *p, const section *s,
                              int64_t layer, size_t at)
 {
-    weight t = {.dtype = p->dtype, .layout = s->layout, .data = w->map.at + at};
+    weight t = {
+        .dtype = p->dtype, .layout = s->layout, .data = w->bin.map.at + at, .file = &w->bin};
     int64_t rows = p->sizes[s->rows], cols = p->sizes[s->cols];
     bool swapped = s->layout == LAYOUT_TRANSPOSED;
     t.ndim = s->cols == NONE ? 1 : 2;
@@ -123,19 +124,19 @@ static dh_status walk(dh_ctx *ctx, dh_weights *w, const plan *p)
         int64_t n_items = p->sizes[s->rows] * (s->cols == NONE ? 1 : p->sizes[s->cols]);
         int64_t n_times = s->per_layer ? w->model.n_layers : 1;
         for (int64_t layer = 0; layer < n_times; layer++) {
-            if ((uint64_t)n_items > (w->map.n_bytes - at) / item_bytes)
+            if ((uint64_t)n_items > (w->bin.map.n_bytes - at) / item_bytes)
                 return dh_fail(ctx, DH_EFORMAT,
                                "it ends inside %s of layer %lld: its %zu bytes are fewer than the "
                                "header's sizes take",
                                s->hf_name ? s->hf_name : "a section", (long long)layer,
-                               w->map.n_bytes);
+                               w->bin.map.n_bytes);
             if (s->hf_name) DH_TRY(add_section(ctx, w, p, s, layer, at));
             at += (size_t)n_items * item_bytes;
         }
     }
-    if (at != w->map.n_bytes)
+    if (at != w->bin.map.n_bytes)
         return dh_fail(ctx, DH_EFORMAT, "it has %zu bytes, but its header's sizes take %zu",
-                       w->map.n_bytes, at);
+                       w->bin.map.n_bytes, at);
     return DH_OK;
 }
 
@@ -232,9 +233,10 @@ static dh_status open_llmc(dh_ctx *ctx, dh_weights *w, const int32_t *head)
 static dh_status open_mapped(dh_ctx *ctx, dh_weights *w)
 {
     int32_t head[8] = {0};
-    if (w->map.n_bytes < sizeof head)
-        return dh_fail(ctx, DH_EFORMAT, "its %zu bytes are too short for a header", w->map.n_bytes);
-    memcpy(head, w->map.at, sizeof head);
+    if (w->bin.map.n_bytes < sizeof head)
+        return dh_fail(ctx, DH_EFORMAT, "its %zu bytes are too short for a header",
+                       w->bin.map.n_bytes);
+    DH_TRY(dh_mapped_copy(ctx, &w->bin, head, w->bin.map.at, sizeof head));
     if (head[0] == LLAMA2C_NEW_MAGIC)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "llama2.c checkpoint version %d; its legacy version 0 is read (export.py "
@@ -244,14 +246,16 @@ static dh_status open_mapped(dh_ctx *ctx, dh_weights *w)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "this is a pickled PyTorch file; save the model as safetensors");
     if (head[0] != LLMC_MAGIC) return open_llama2c(ctx, w, head);
-    if (w->map.n_bytes < LLMC_HEADER_INTS * sizeof *head)
+    if (w->bin.map.n_bytes < LLMC_HEADER_INTS * sizeof *head)
         return dh_fail(ctx, DH_EFORMAT, "its %zu bytes are too short for llm.c's header",
-                       w->map.n_bytes);
+                       w->bin.map.n_bytes);
     return open_llmc(ctx, w, head);
 }
 
 dh_status dh_weights_open_bin(dh_ctx *ctx, dh_weights *w, const char *path)
 {
-    DH_TRY(dh_map_open(ctx, path, &w->map));
+    const char *kept = dh_arena_strdup(w->arena, path);
+    if (!kept) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    DH_TRY(dh_mapped_open(ctx, kept, &w->bin));
     return open_mapped(ctx, w) == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading %s", path);
 }

@@ -19,8 +19,9 @@ typedef struct weight {
     int ndim;
     int64_t shape[DH_ST_MAX_DIMS]; /* as shown */
     layout layout;
-    int64_t head_dim; /* LAYOUT_ROPE_PAIRS */
-    const unsigned char *data;
+    int64_t head_dim;          /* LAYOUT_ROPE_PAIRS */
+    const unsigned char *data; /* in the map of file */
+    const dh_mapped *file;
     bool was_read; /* before others joined it */
 } weight;
 
@@ -31,8 +32,8 @@ struct dh_weights {
     DH_VEC(weight) tensors;
     atomic_bool *used; /* [tensors.n], once all are added */
     DH_VEC(dh_safetensors *) shards;
-    dh_map map; /* of a .bin file */
-    bool tied;  /* dh_weights_tie */
+    dh_mapped bin; /* a .bin file */
+    bool tied;     /* dh_weights_tie */
     bool has_model;
     dh_model model; /* from a .bin header */
 };

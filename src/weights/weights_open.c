@@ -14,7 +14,8 @@ enum { INDEX_MAX_BYTES = 64 << 20 };
 
 static dh_status add_tensor(dh_ctx *ctx, dh_weights *w, const dh_st_tensor *t)
 {
-    weight item = {.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
+    weight item = {
+        .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data, .file = t->file};
     memcpy(item.shape, t->shape, sizeof item.shape);
     return dh_vec_push(&w->tensors, item)
                ? DH_OK

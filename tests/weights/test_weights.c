@@ -2,6 +2,9 @@
 
 #include "weights/weights.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #define DATA "tests/data/weights/"
 #define GPT2 DATA "tiny-random-gpt2/model.safetensors"
 #define LLAMA DATA "tiny-random-llama"
@@ -582,6 +585,71 @@ static void headers_survive_corruption(void **state)
     assert_ok(&ctx, dh_dir_remove(&ctx, dir));
 }
 
+/* ---- files that another program cuts short -----------------------------------------------------
+ */
+
+static void copy_to(const char *from, const char *to)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char *text;
+    size_t n;
+    assert_ok(&ctx, dh_file_read(&ctx, from, (size_t)1 << 30, &text, &n));
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, to, text, n));
+    free(text);
+}
+
+/* A file of each format is opened and then cut to `bytes`, or by -bytes: its last tensor cannot be
+ * read, and the process goes on. */
+static void read_cut(const char *from, const char *name, const char *tensor, off_t bytes)
+{
+    char dir[] = "/tmp/dhelix-cut-XXXXXX", path[64], hash[DH_WEIGHTS_HASH_TEXT];
+    dh_ctx ctx = DH_CTX_INIT, cut = DH_CTX_INIT, hashed = DH_CTX_INIT;
+    dh_weights *w;
+    struct stat info;
+    float first[4];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    copy_to(from, path);
+    assert_ok(&ctx, dh_weights_open(&ctx, path, &w));
+    assert_ok(&ctx, dh_weights_read(&ctx, w, tensor, 0, 1, 0, 4, false, first, 4));
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(truncate(path, bytes > 0 ? bytes : info.st_size + bytes), 0);
+    assert_fails(&cut, dh_weights_read(&cut, w, tensor, 0, 1, 0, 4, false, first, 4), DH_EIO,
+                 "was cut short");
+    assert_fails(&hashed, dh_weights_hash(&hashed, w, hash), DH_EIO, "was cut short");
+    dh_weights_close(w);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void files_that_are_cut(void **state)
+{
+    read_cut(GPT2, "m.safetensors", "h.0.attn.c_attn.weight", 4096);
+    read_cut(GPT2, "m.safetensors", "h.0.attn.c_attn.weight", -1);
+    read_cut(STORIES, "m.bin", "model.layers.0.mlp.down_proj.weight", 4096);
+    read_cut(STORIES, "m.bin", "model.layers.0.self_attn.q_proj.weight", -1);
+}
+
+/* A file that takes another's name is not the one that is read. */
+static void files_that_are_replaced(void **state)
+{
+    char dir[] = "/tmp/dhelix-cut-XXXXXX", path[64];
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_weights *w;
+    float before[4], after[4];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    copy_to(GPT2, path);
+    assert_ok(&ctx, dh_weights_open(&ctx, path, &w));
+    assert_ok(&ctx, dh_weights_read(&ctx, w, "wte.weight", 0, 1, 0, 4, false, before, 4));
+    assert_ok(&ctx, dh_file_write_atomic(&ctx, path, "other", 5));
+    assert_ok(&ctx, dh_weights_read(&ctx, w, "wte.weight", 0, 1, 0, 4, false, after, 4));
+    assert_memory_equal(before, after, sizeof before);
+    dh_weights_close(w);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -597,6 +665,8 @@ int main(void)
         cmocka_unit_test(llmc_shows_conv1d),
         cmocka_unit_test(bad_bin_files),
         cmocka_unit_test(headers_survive_corruption),
+        cmocka_unit_test(files_that_are_cut),
+        cmocka_unit_test(files_that_are_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* What a file was when it was mapped: its inode, length and time. */
-#include "data/stamp.h"
+#include "base/stamp.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { N_TRIES = 100 };
 
-static bool take(const char *path, dh_stamp *s)
+bool dh_stamp_take(const char *path, dh_stamp *s)
 {
     struct stat info;
     if (stat(path, &info) != 0) return false;
@@ -28,9 +28,9 @@ dh_status dh_stamped_open(dh_ctx *ctx, const char *path, dh_map *map, dh_stamp *
 {
     dh_stamp after;
     for (int i = 0; i < N_TRIES; i++) {
-        const bool before = take(path, stamp);
+        const bool before = dh_stamp_take(path, stamp);
         DH_TRY(dh_map_open(ctx, path, map));
-        if (before && take(path, &after) && is_same(stamp, &after) &&
+        if (before && dh_stamp_take(path, &after) && is_same(stamp, &after) &&
             (size_t)stamp->n_bytes == map->n_bytes)
             return DH_OK;
         dh_map_close(map);
@@ -41,7 +41,7 @@ dh_status dh_stamped_open(dh_ctx *ctx, const char *path, dh_map *map, dh_stamp *
 dh_status dh_stamp_check_whole(dh_ctx *ctx, const char *path, const dh_stamp *stamp)
 {
     dh_stamp now;
-    if (!take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
+    if (!dh_stamp_take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
         now.n_bytes >= stamp->n_bytes)
         return DH_OK;
     return dh_fail(ctx, DH_EIO,
@@ -54,7 +54,7 @@ dh_status dh_stamp_check_same(dh_ctx *ctx, const char *path, const dh_stamp *sta
 {
     dh_stamp now;
     DH_TRY(dh_stamp_check_whole(ctx, path, stamp));
-    if (!take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
+    if (!dh_stamp_take(path, &now) || now.device != stamp->device || now.inode != stamp->inode ||
         is_same(&now, stamp))
         return DH_OK;
     return dh_fail(ctx, DH_EIO, "another program wrote to %s while it was read", path);
