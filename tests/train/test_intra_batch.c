@@ -22,6 +22,7 @@ static double share_of(const char *out, const char *op)
 
 /* ---- losses --------------------------------------------------------------------------------- */
 
+/* 20 steps; of bf16 four, since there a difference in the last place grows from step to step. */
 typedef struct comparison {
     const char *settings;
     dh_dtype dtype;
@@ -54,7 +55,7 @@ static void rings_train_alike(const char *name, const char *model, const compari
         run_curve plain;
         run_folder(out, sizeof out, "plain");
         run_curve_of(model, c->settings, out, &plain);
-        assert_int_equal(plain.n, 20);
+        assert_int_equal(plain.n, c->dtype == DH_BF16 ? 4 : 20);
         assert_true(share_of(out, "ring_exchange_both") == 0);
         double d = compare_with_plain(model, c, "intra-batch", &plain);
         if (c->bidirectional)
@@ -74,7 +75,7 @@ static void a_gpt2_trains_alike(void **state)
         {"parallel.tp=2 parallel.cp=2", DH_F32, false},
         {"parallel.tp=2 train.recompute=selective", DH_F32, false},
         {"parallel.tp=4 train.recompute=full model.dropout=0.1", DH_F32, true},
-        {"parallel.tp=4 train.dtype=bf16", DH_BF16, true},
+        {"parallel.tp=4 train.dtype=bf16 train.steps=4", DH_BF16, true},
     };
     rings_train_alike("gpt2", RUN_GPT2, list, DH_COUNTOF(list));
 }
@@ -84,7 +85,7 @@ static void a_llama_trains_alike(void **state)
     static const comparison list[] = {
         {"parallel.tp=4 parallel.dp=2 parallel.zero1=true topology.nodes=2", DH_F32, true},
         {"parallel.tp=2 parallel.pp=2 train.recompute=selective", DH_F32, false},
-        {"parallel.tp=2 parallel.cp=2 train.dtype=bf16", DH_BF16, false},
+        {"parallel.tp=2 parallel.cp=2 train.dtype=bf16 train.steps=4", DH_BF16, false},
     };
     rings_train_alike("llama", RUN_LLAMA, list, DH_COUNTOF(list));
 }
