@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Draw the pictures of docs/img that explain a rule and show no measurement.
 
-    scripts/draw_ideas.py [FOLDER]       axes.svg and zero.svg; default docs/img
+    scripts/draw_ideas.py [FOLDER]       axes.svg, hidden.svg and zero.svg; default docs/img
 
 axes.svg  the groups of eight ranks with dp 2, tp 2, pp 2, by the numbering of docs/words.md (tp fastest, then dp, pp)
+hidden.svg  what of a transfer's own time is hidden: 10 ms of computation and 6 ms of communication
 zero.svg  what a rank of four holds under ZeRO 0 to 3, phase by phase of a step with one micro-batch
 
 Colours follow the reader's light or dark setting.
@@ -107,9 +108,45 @@ def draw_zero():
     return svg(550, y + 22, parts)
 
 
+# ---- hidden time -----------------------------------------------------------------------
+
+COMPUTE, SEND, SLOWED, STANDS = 10, 6, 2, 0.5  # ms: alone; how much longer beside the transfer; nothing computed
+
+
+def draw_hidden():
+    scale, left = 26, 120
+    step = COMPUTE + SLOWED + STANDS
+    parts = [STYLE]
+
+    def bar(x, y, ms, kind, words=""):
+        parts.append(rect(left + x * scale, y, ms * scale, 22, kind))
+        parts.append(text(left + (x + ms / 2) * scale, y + 15, words, "", "middle"))
+
+    parts.append(text(10, 20, "one after the other: 16 ms", "head"))
+    parts.append(text(10, 47, "computation"))
+    parts.append(text(10, 75, "communication"))
+    bar(0, 32, COMPUTE, "P", "10 ms alone")
+    bar(COMPUTE, 60, SEND, "O", "6 ms alone")
+    parts.append(text(10, 112, f"at the same time: {step:g} ms", "head"))
+    parts.append(text(10, 139, "computation"))
+    parts.append(text(10, 167, "communication"))
+    bar(0, 124, COMPUTE, "P", "10 ms")
+    bar(COMPUTE, 124, SLOWED, "P more")
+    bar(3, 152, step - 3, "O", "runs 9.5 ms")
+    x = left + step * scale
+    parts.append(f'<path class="pp" d="M{x:g},116 V184"/>')
+    x = left + COMPUTE * scale
+    parts.append(f'<path class="tp" d="M{x:g},116 V206 H{left + step * scale:g} V184"/>')
+    parts.append(text(x + 4, 222, "exposed: 2.5 ms"))
+    parts.append(text(10, 222, "2 ms of slowdown (pale), 0.5 ms of standing still"))
+    parts.append(text(10, 244, "hidden: 6 - 2.5 = 3.5 ms, 58 % of the communication"))
+    return svg(left + (COMPUTE + SEND) * scale + 20, 256, parts)
+
+
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "docs/img")
     (folder / "axes.svg").write_text(draw_axes())
+    (folder / "hidden.svg").write_text(draw_hidden())
     (folder / "zero.svg").write_text(draw_zero())
 
 
