@@ -75,12 +75,14 @@ static void draw_totals(const drawing *d, const char *title)
     dh_str_printf(&text, "); one after the other %.1f us", us(all));
     dh_str_append(d->out, "  ", 2);
     put_text(d, &text, 2);
-    dh_str_printf(d->out, "  communication takes %.1f us alone, exposed %.1f us",
+    dh_str_printf(&text, "communication takes %.1f us alone, exposed %.1f us",
                   us(t->communication_ns), us(t->exposed_ns));
     if (t->slowdown_ns > 0)
-        dh_str_printf(d->out, " (%.1f us of it slows computation down)", us(t->slowdown_ns));
-    dh_str_printf(d->out, ": %.1f %% hidden\n",
+        dh_str_printf(&text, " (%.1f us of it slows computation down)", us(t->slowdown_ns));
+    dh_str_printf(&text, ": %.1f %% hidden",
                   percent(t->communication_ns - t->exposed_ns, t->communication_ns));
+    dh_str_append(d->out, "  ", 2);
+    put_text(d, &text, 2);
 }
 
 static void draw_bars(const drawing *d)

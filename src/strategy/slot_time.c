@@ -1,5 +1,7 @@
 /* Running an order of a slot against the clock: streams in order, operators that run at
  * the same time progress at their mutual rates. */
+#include <math.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,6 +300,7 @@ static void add_exposed(const replay *r, dh_slot_timing *t)
     for (uint32_t i = 0; i < r->n; i++)
         *(r->ops[i]->stream == DH_STREAM_COMPUTE ? &t->slowdown_ns : &t->communication_ns) +=
             r->ops[i]->stream == DH_STREAM_COMPUTE ? -r->ops[i]->ns : r->ops[i]->ns;
+    if (fabs(t->slowdown_ns) < 1e-9 * r->now) t->slowdown_ns = 0; /* rounding of sums */
     t->exposed_ns = r->exposed + t->slowdown_ns;
 }
 

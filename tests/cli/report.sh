@@ -20,7 +20,7 @@ same "$(json out)" "$tmp/all.json"
 check 'both ranks are in it' sh -c "grep -q '\"pid\":0' '$tmp/all.json' && grep -q '\"pid\":1' '$tmp/all.json'"
 ok "$dhelix" profile "$tmp/job.yaml" --ranks 2 --from-trace "$tmp/all.json" --out "$tmp/traced.json"
 says 'imported'
-says 'residual x2: PyTorch has no one operator'
+says 'norm_dgrad dx: PyTorch has no one operator'
 ok "$dhelix" simulate "$tmp/job.yaml" --ranks 2 --set profile="$tmp/traced.json" --set strategy=sequential
 fails 2 'of one run' "$dhelix" report "$tmp/run" "$tmp/run" --traces "$tmp/all.json"
 fails 1 'trace.step=N' "$dhelix" report tests/cli --traces "$tmp/none.json"
