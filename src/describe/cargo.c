@@ -140,7 +140,7 @@ static json_t *row_json(const dh_sim_rank *r, const dh_cargo_row *row)
         dh_group_name(row->group), "blocks", text_json(dh_cargo_put_blocks, r->program, row),
         "calls", (json_int_t)h->n, "bytes", h->n_bytes, "start_ms", (double)row->start_ns * 1e-6,
         "end_ms", (double)row->end_ns * 1e-6, "alone_ms", h->alone_ns * 1e-6, "run_ms",
-        (double)h->ns * 1e-6, "hidden_beside_ms", beside_json(h), "exposed_by_ms", exposed_json(h));
+        (double)h->ns * 1e-6, "beside_ms", beside_json(h), "exposed_by_ms", exposed_json(h));
 }
 
 static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, json_t *all)
