@@ -506,9 +506,33 @@ static dh_status open_source(unpacking *u, unsigned char head[8], size_t *n_head
     return n < 0 ? fail_reading(u) : DH_OK;
 }
 
-static dh_status map_plain(dh_ctx *ctx, const char *path, size_t n_head, dh_text_file *f)
+/* A download that was broken off, or an image of a disk: what was never written reads as zeros. */
+static dh_status refuse_holes(const unpacking *u)
 {
+    enum { MOST = 64 << 20 };
+    struct stat info;
+    int64_t missing = 0;
+    if (fstat(u->from, &info) != 0) return DH_OK; /* mapping it says why */
+    for (off_t at = 0; at < info.st_size && missing <= MOST;) {
+        const off_t hole = lseek(u->from, at, SEEK_HOLE);
+        if (hole < 0 || hole >= info.st_size) break;
+        at = lseek(u->from, hole, SEEK_DATA);
+        if (at < 0) at = info.st_size;
+        missing += at - hole;
+    }
+    if (missing <= MOST) return DH_OK;
+    return dh_fail(
+        u->ctx, DH_EFORMAT,
+        "%s was not written as a whole: of its %lld bytes at least %lld are holes, which "
+        "read as zeros; copy or download it again",
+        u->path, (long long)info.st_size, (long long)missing);
+}
+
+static dh_status map_plain(dh_ctx *ctx, const unpacking *u, size_t n_head, dh_text_file *f)
+{
+    const char *path = u->path;
     const size_t n = dh_unpacked_name(path);
+    DH_TRY(refuse_holes(u));
     if (path[n] && n_head > 0)
         return dh_fail(ctx, DH_EFORMAT,
                        "%s is not compressed as its name says: rename it without %s", path,
@@ -527,7 +551,7 @@ dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
     if (format)
         st = unpack_by(&u, format, keep_dir, f);
     else if (st == DH_OK)
-        st = map_plain(ctx, path, n_head, f);
+        st = map_plain(ctx, &u, n_head, f);
     if (u.from >= 0) close(u.from);
     return st;
 }

@@ -120,4 +120,12 @@ for schedule in wavelet bidirectional dualpipe; do # two copies of the model
 done
 ok "$dhelix" check examples/pp2.yaml --set parallel.schedule=zb-h1 --print csv
 check 'and is zb-h1' cmp "$tmp/out" "$tmp/file.csv"
+
+# Gradients of keys and values travel in the type that the job names.
+kv_grads() { # type of the setting, type of the tensor
+    ok "$dhelix" check examples/tp2cp2.yaml --set train.dtype=bf16 --set parallel.cp_grad_dtype="$1" --print graph
+    check "with $1 they are $2" grep -qE "dkv\.in\.2 +act $2\[" "$tmp/out"
+}
+kv_grads compute bf16
+kv_grads float32 f32
 finish

@@ -121,4 +121,12 @@ fails 2 '--tokenizer' "$dhelix" tokenize --train-bpe 400 --tokenizer bytes "$tex
 fails 2 '--output' "$dhelix" tokenize --train-bpe 400 "$text"
 fails 2 'from 257' "$dhelix" tokenize --train-bpe 100 "$text" -o "$tmp/own2"
 
+# What was never written reads as zeros: a text has no holes. Small ones, as editors leave, count as text.
+printf 'a text' >"$tmp/holes.txt"
+truncate -s 100M "$tmp/holes.txt"
+fails 1 'are holes, which read as zeros' "$dhelix" tokenize "$tmp/holes.txt" --tokenizer bytes -o "$tmp/holes.bin"
+check 'nothing was written' test ! -e "$tmp/holes.bin"
+truncate -s 8M "$tmp/holes.txt"
+ok "$dhelix" tokenize "$tmp/holes.txt" --tokenizer bytes -o "$tmp/holes.bin"
+
 finish

@@ -356,8 +356,7 @@ def try_reader(program, name, reader, options):
             attempt(case)
         os.unlink(path)
         for case in special_files(path):
-            endless = case == "sparse" and name in ("text", "jsonl", "chat")  # text of any length is read
-            if not endless and (options.full or case in ("fifo", "/dev/zero")):
+            if options.full or case in ("fifo", "/dev/zero"):
                 attempt(case)
     return tally
 
