@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Draw the pictures of docs/img that explain a rule and show no measurement.
 
-    scripts/draw_ideas.py [FOLDER]       axes.svg, hidden.svg and zero.svg; default docs/img
+    scripts/draw_ideas.py [FOLDER]       all of these; default docs/img
 
 axes.svg  the groups of eight ranks with dp 2, tp 2, pp 2, by the numbering of docs/words.md (tp fastest, then dp, pp)
 hidden.svg  what of a transfer's own time is hidden: 10 ms of computation and 6 ms of communication
+pairing.svg  the operators of a forward and a backward on two streams: one strand after the other, and paired
+waves.svg  the schedule dhelix-w, four ranks, six micro-batches, in slots that all take equally long
 zero.svg  what a rank of four holds under ZeRO 0 to 3, phase by phase of a step with one micro-batch
 
 Colours follow the reader's light or dark setting.
@@ -20,6 +22,9 @@ STYLE = """<style>
 .pp { fill: none; stroke: #bf8700; stroke-width: 2 } .head { font-weight: bold }
 @media (prefers-color-scheme: dark) { .box { stroke: #8b949e } .tp { stroke: #58a6ff } .dp { stroke: #3fb950 } .pp { stroke: #d29922 } }
 </style>"""
+
+
+STRANDS = "<style>.bare { fill: #ff8182; fill-opacity: 0.35 } .on { fill: #1b1f24 }</style>"  # text on a bar stays dark
 
 
 def text(x, y, words, kind="", anchor="start"):
@@ -143,10 +148,93 @@ def draw_hidden():
     return svg(left + (COMPUTE + SEND) * scale + 20, 256, parts)
 
 
+# ---- pairing ---------------------------------------------------------------------------
+
+# A layer by halves: (name, units of time, whether it computes). An operator needs the one before it.
+FORWARD = [("gather", 2, 0), ("attention", 4, 1), ("exchange", 3, 0), ("MLP", 5, 1), ("scatter", 2, 0)]
+BACKWARD = [("gather", 2, 0), ("MLP", 6, 1), ("exchange", 3, 0), ("attention", 6, 1), ("scatter", 2, 0)]
+PAIRED = "BFBFBFBFBF"  # the strand of each operator, in the order of issue
+
+
+def place(strands):
+    """Streams in order, operators after the one before them: (kind, name, computes, start, end)."""
+    left = {"F": list(FORWARD), "B": list(BACKWARD)}
+    ready, free = {"F": 0, "B": 0}, [0, 0]
+    for strand in strands:
+        name, units, computes = left[strand].pop(0)
+        start = max(ready[strand], free[computes])
+        ready[strand] = free[computes] = start + units
+        yield ("P" if strand == "F" else "G"), name, computes, start, start + units
+
+
+def draw_pairing():
+    scale, left = 19, 110
+    parts = [STYLE, STRANDS]
+    orders = [("one strand after the other", "F" * len(FORWARD) + "B" * len(BACKWARD)), ("paired", PAIRED)]
+    for row, (title, strands) in enumerate(orders):
+        placed, top = list(place(strands)), 14 + row * 88
+        length = max(end for *_, end in placed)
+        computing = sum(end - start for _, _, computes, start, end in placed if computes)
+        parts.append(text(10, top, f"{title}: {length} units of time, of which {length - computing} without computation", "head"))
+        parts.append(text(10, top + 27, "computation"))
+        parts.append(text(10, top + 57, "communication"))
+        parts.append(rect(left, top + 12, length * scale, 22, "bare"))
+        for kind, name, computes, start, end in placed:
+            y = top + (12 if computes else 42)
+            parts.append(rect(left + start * scale, y, (end - start) * scale - 1, 22, kind))
+            parts.append(text(left + (start + end) / 2 * scale, y + 15, name, "cell", "middle"))
+    y = 14 + 2 * 88 - 8
+    for x, kind, words in [(10, "P", "forward of one micro-batch"), (230, "G", "backward of another"), (410, "bare", "nothing to compute")]:
+        parts.append(rect(x, y, 11, 11, kind))
+        parts.append(text(x + 17, y + 10, words))
+    return svg(left + 35 * scale + 20, y + 22, parts)
+
+
+# ---- waves -----------------------------------------------------------------------------
+
+RANKS, MICROS, SHOWN = 4, 6, 1  # SHOWN: the micro-batch whose way is drawn
+
+
+def draw_waves():
+    """Wave w enters at slot 2w and goes down the ranks and up again, with F of micro-batch w and B of w - RANKS."""
+    side, left, top = 22, 62, 30
+    n_slots = 2 * (MICROS + RANKS - 1) + 2 * RANKS
+    parts, numbers = [STYLE, STRANDS], []
+    parts.append(text(left, 18, "slots", "dim"))
+    for rank in range(RANKS):
+        parts.append(text(10, top + rank * 2 * side + 27, f"rank {rank}"))
+        parts.append(rect(left, top + rank * 2 * side, n_slots * side, 2 * side - 4, "box"))
+
+    def at(wave, step):
+        rank = min(step, 2 * RANKS - 1 - step)
+        return left + (2 * wave + step) * side, top + rank * 2 * side
+
+    for wave in range(MICROS + RANKS):
+        for step in range(2 * RANKS):
+            x, y = at(wave, step)
+            for micro, kind, down in [(wave, "P", 0), (wave - RANKS, "G", side - 2)]:
+                if 0 <= micro < MICROS:
+                    parts.append(rect(x + 1, y + 1 + down, side - 2, side - 4, kind))
+                    numbers.append(text(x + side / 2, y + 15 + down, micro, "on", "middle"))
+    for wave, down in [(SHOWN, 0), (SHOWN + RANKS, side - 2)]:
+        way = [at(wave, step) for step in range(2 * RANKS)]
+        points = " ".join(f"{x + side / 2},{y + side / 2 - 1 + down}" for x, y in way)
+        parts.append(f'<polyline class="pp" points="{points}"/>')
+    parts += numbers
+    y = top + RANKS * 2 * side + 8
+    for x, kind, words in [(10, "P", "forward of a micro-batch"), (200, "G", "backward of a micro-batch")]:
+        parts.append(rect(x, y, 11, 11, kind))
+        parts.append(text(x + 17, y + 10, words))
+    parts.append(text(410, y + 10, f"line: the way of micro-batch {SHOWN}"))
+    return svg(left + n_slots * side + 10, y + 24, parts)
+
+
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "docs/img")
     (folder / "axes.svg").write_text(draw_axes())
     (folder / "hidden.svg").write_text(draw_hidden())
+    (folder / "pairing.svg").write_text(draw_pairing())
+    (folder / "waves.svg").write_text(draw_waves())
     (folder / "zero.svg").write_text(draw_zero())
 
 
