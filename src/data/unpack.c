@@ -32,6 +32,7 @@ typedef struct unpacking {
     const char *path, *dir; /* dir: where the text goes */
     const char *program;    /* that unpacks such files */
     int from, to;           /* open files; -1: none */
+    dh_stamp was;           /* the source when it was opened */
     size_t at, n_in;        /* bytes read; of them in `in` */
     size_t n_bytes;         /* of text */
     XXH3_state_t *source, *text;
@@ -257,15 +258,14 @@ static bool same_hash(XXH128_hash_t a, const uint64_t b[2])
     return a.low64 == b[0] && a.high64 == b[1];
 }
 
-/* Whether what was read is the source as it was begun: by its hash, or where that is not known by
- * its length and time. */
-static dh_status check_source(const unpacking *u, const struct stat *was, const uint64_t *hash)
+/* Whether what was read is the source as it was opened: by its stamp, and by its hash where that is
+ * known. */
+static dh_status check_source(const unpacking *u, const uint64_t *hash)
 {
-    struct stat is;
-    if (fstat(u->from, &is) != 0) return fail_reading(u);
-    if (hash ? same_hash(XXH3_128bits_digest(u->source), hash)
-             : is.st_size == was->st_size && is.st_mtim.tv_sec == was->st_mtim.tv_sec &&
-                   is.st_mtim.tv_nsec == was->st_mtim.tv_nsec)
+    dh_stamp is;
+    if (!dh_stamp_take_fd(u->from, &is)) return fail_reading(u);
+    if (dh_stamp_untouched(&u->was, &is) &&
+        (!hash || same_hash(XXH3_128bits_digest(u->source), hash)))
         return DH_OK;
     return dh_fail(u->ctx, DH_EIO, "another program wrote to %s while it was read", u->path);
 }
@@ -274,17 +274,15 @@ static dh_status check_source(const unpacking *u, const struct stat *was, const 
  * in it. */
 static dh_status unpack(unpacking *u, const unpacker *format, const uint64_t *source)
 {
-    struct stat was;
     u->program = format->program;
     u->at = 0;
     XXH3_128bits_reset(u->source);
     XXH3_128bits_reset(u->text);
-    if (fstat(u->from, &was) != 0) return fail_reading(u);
     const dh_status st = format->unpack(u);
-    if (st != DH_EFORMAT) return st == DH_OK ? check_source(u, &was, source) : st;
+    if (st != DH_EFORMAT) return st == DH_OK ? check_source(u, source) : st;
     dh_ctx other = DH_CTX_INIT, *own = u->ctx;
     u->ctx = &other;
-    const bool same = fill_to_end(u) == DH_OK && check_source(u, &was, source) == DH_OK;
+    const bool same = fill_to_end(u) == DH_OK && check_source(u, source) == DH_OK;
     u->ctx = own;
     return same ? st : dh_ctx_while(own, "reading what another program wrote to meanwhile");
 }
@@ -498,9 +496,10 @@ static dh_status open_source(unpacking *u, unsigned char head[8], size_t *n_head
     if (u->from < 0)
         return dh_fail(u->ctx, dh_status_of_errno(errno), "cannot open %s: %s", u->path,
                        strerror(errno));
-    if (fstat(u->from, &info) != 0) return fail_reading(u);
+    if (fstat(u->from, &info) != 0 || !dh_stamp_take_fd(u->from, &u->was)) return fail_reading(u);
     if (!S_ISREG(info.st_mode))
         return dh_fail(u->ctx, DH_EINVAL, "%s is not a regular file", u->path);
+    dh_stamp_settle(u->from);
     const ssize_t n = pread(u->from, head, 8, 0);
     *n_head = n > 0 ? (size_t)n : 0;
     return n < 0 ? fail_reading(u) : DH_OK;
@@ -537,7 +536,8 @@ static dh_status map_plain(dh_ctx *ctx, const unpacking *u, size_t n_head, dh_te
         return dh_fail(ctx, DH_EFORMAT,
                        "%s is not compressed as its name says: rename it without %s", path,
                        path + n);
-    return dh_stamped_open(ctx, path, &f->map, &f->stamp);
+    f->stamp = u->was;
+    return dh_fd_map(ctx, u->from, (size_t)u->was.n_bytes, path, &f->map);
 }
 
 dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, dh_text_file *f)
@@ -558,7 +558,7 @@ dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
 
 dh_status dh_text_file_check(dh_ctx *ctx, const char *path, const dh_text_file *f)
 {
-    return f->unpacked ? DH_OK : dh_stamp_check_same(ctx, path, &f->stamp);
+    return f->unpacked ? DH_OK : dh_stamp_check_untouched(ctx, path, &f->stamp);
 }
 
 void dh_text_file_close(dh_text_file *f)
