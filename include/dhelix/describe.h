@@ -33,7 +33,7 @@ typedef struct dh_describe_plan_options {
 DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job,
                                   const dh_describe_plan_options *options, dh_str *json);
 
-/* The order of one policy for other programs to follow (docs/plan-export.md): operators by module
+/* The order of one policy for other programs to follow (docs/reference/plan-export.md): operators by module
  * path, call and occurrence, their times, operators that run at once, and causes of exposed time.
  * options->explain is not read. */
 DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,

@@ -110,7 +110,7 @@ class Job(Mapping[str, Any]):
 
         ``operators`` in order, each with the ``modules`` it belongs to, the ``targets`` that graphs of PyTorch
         have for it, its ``occurrence`` and times; ``pairs`` that run side by side; ``exposed`` communication and
-        why. What ``dhelix plan --export json`` prints; docs/plan-export.md describes it.
+        why. What ``dhelix plan --export json`` prints; docs/reference/plan-export.md describes it.
         """
         return json.loads(_dhelix.order(self._job, _path(cluster), policy))
 

@@ -34,7 +34,7 @@ static const dh_cli_option options[] = {
      .offset = offsetof(plan_args, export),
      .value = "json",
      .doc = "the policy's order for other programs to follow: operators by module path, their "
-            "times, pairs and reasons, as docs/plan-export.md describes"},
+            "times, pairs and reasons, as docs/reference/plan-export.md describes"},
     {.name = "layers",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, layers),

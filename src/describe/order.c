@@ -1,5 +1,5 @@
 /* Names are those by which the operators are found in a graph of PyTorch: the path of the module,
- * what is called, and which of several such calls it is. docs/plan-export.md describes the
+ * what is called, and which of several such calls it is. docs/reference/plan-export.md describes the
  * document; whoever changes it raises VERSION. */
 #include "describe/order.h"
 

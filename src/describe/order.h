@@ -4,7 +4,7 @@
 
 #include "describe/layer.h"
 
-/* The document of docs/plan-export.md.
+/* The document of docs/reference/plan-export.md.
  * out       *made: caller releases; set only on DH_OK
  * cost      O(operators^2) */
 dh_status dh_order_json(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan *l, json_t **made);
