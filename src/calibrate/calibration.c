@@ -169,7 +169,7 @@ static bool is_lacking(const dh_calibration *f, size_t constant)
     return needs && *(const double *)((const char *)f->base + setting_of(needs)->offset) <= 0;
 }
 
-/* Whether there are rows enough for it beside those of its stage that come before it. */
+/* Whether there are enough rows for this constant and the earlier ones of its stage. */
 static bool is_wanted(const dh_calibration *f, size_t constant)
 {
     size_t before = 1;
@@ -182,8 +182,8 @@ static bool is_wanted(const dh_calibration *f, size_t constant)
 
 /* ---- search --------------------------------------------------------------------------------- */
 
-/* Where rows leave it open which of two constants differs from the base, both do, and by little: of
- * products that all have one shared axis nobody can tell efficiency from start. */
+/* A weak pull to the base's values. GEMMs that all have one shared axis cannot tell efficiency from
+ * start. Where rows do not tell two constants apart, both then move a little. */
 #define TO_BASE 0.001
 
 /* A stage's constants that are fitted, and the rows that count for them. */
@@ -239,7 +239,7 @@ static void list_stage(dh_calibration *f, unsigned stage, stage_fit *s)
     }
 }
 
-/* What is searched of a stage, with its bounds. */
+/* The fit of a stage's constants, with their bounds; x is their logarithm. */
 typedef struct search {
     dh_fit_problem problem;
     double x[DH_FIT_MAX_CONSTANTS], min[DH_FIT_MAX_CONSTANTS], max[DH_FIT_MAX_CONSTANTS];
@@ -258,8 +258,8 @@ static dh_status search_from(dh_ctx *ctx, search *s, const double *from, bool *b
     return DH_OK;
 }
 
-/* A constant of which no row tells where the search stands, as another link is slower there, may
- * have a value that they tell of: so each is tried at half and at twice of what was found. */
+/* At the present values no row may depend on a constant, because another link is slower. With
+ * another value some might. So each constant is tried at half and at twice the value found. */
 static dh_status search_around(dh_ctx *ctx, search *s, bool *improved)
 {
     *improved = false;

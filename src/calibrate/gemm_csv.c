@@ -1,13 +1,13 @@
-/* A sweep of matrix products as CSV: a line of headings, then one a measurement.
+/* A sweep of GEMMs as CSV: a line of headings, then one for each measurement.
  *
  *   m,n,k,dtype,time_us
  *   4096,4096,4096,bf16,205.3
  *
- * m x k times k x n; `batch` of them where there is such a column. What the product took is a time
- * (time_us, time_ms, time_s; time alone is in us) or a rate (tflops, gflops); where both stand
- * there they must agree. Read too: the columns of hipblaslt-bench and of cutlass_profiler. A column
- * that is none of these is refused unless it says nothing about the work. Rows of other types than
- * bf16, fp16 and f32 are left out and counted. */
+ * m x k times k x n; `batch` of them where there is such a column. The result is a time (time_us,
+ * time_ms, time_s; time alone is in us) or a rate (tflops, gflops). If both are given they must
+ * agree. Columns of hipblaslt-bench and cutlass_profiler are read too. An unknown column is refused
+ * unless it says nothing about the work. Rows of other types than bf16, fp16 and f32 are left out
+ * and counted. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -84,7 +84,7 @@ static int64_t ranks_of(const json_t *args)
     return ranks > 0 && ranks <= INT32_MAX ? (int64_t)ranks : 0;
 }
 
-/* Of several occurrences the shortest: in the others somebody waited for somebody. */
+/* The shortest occurrence counts: in longer ones a rank waited for another. */
 static bool keep_shortest(kernels *k, const kernel_call *call)
 {
     for (size_t i = 0; i < k->calls.n; i++) {
@@ -132,8 +132,8 @@ static int64_t size_at(const json_t *dims, size_t operand, size_t axis)
 struct names_row;
 typedef bool read_sizes(const struct names_row *row, const json_t *dims, int64_t *size);
 
-/* The first operand of those that count, among the operator's inputs: addmm has what is added
- * before them, a gradient what it is the gradient of. */
+/* `first` is the index of the first operand whose sizes are read. In addmm an addend comes before
+ * it, in a gradient the gradient of the result. */
 typedef struct names_row {
     const char *name;
     dh_kernel_kind kind;
@@ -175,7 +175,7 @@ static bool read_norm(const names_row *row, const json_t *dims, int64_t *size)
     return size[0] > 0 && size[1] > 0;
 }
 
-/* Of two operands of the same sizes. */
+/* Two operands, which must have the same sizes. */
 static bool read_alike(const names_row *row, const json_t *dims, int64_t *size)
 {
     return json_equal(json_array_get(dims, 0), json_array_get(dims, 1)) &&

@@ -1,8 +1,8 @@
 /* PyTorch's profiler traces (Kineto, Chrome trace JSON), one a rank.
  *
- * Events of category "kernel" are the device's. NCCL's say which collective they are, on how many
- * ranks, and how many elements; those of GEMMs, attention and norms are found by the host's
- * operators that started them, whose operands have sizes.
+ * Events of category "kernel" are the device's. A kernel of NCCL names its collective, the number
+ * of ranks and of elements. A kernel of a GEMM, attention or a norm has no sizes. They are those of
+ * the host's operator that started it.
  *
  * A kernel names its operator by "External id". In traces of PyTorch 2.1 and older, and of some
  * later builds, that is the kernel's "correlation" instead. Then the call of the runtime with the
@@ -69,7 +69,7 @@ static kernel_op *op_of_id(kernels *k, int64_t id)
 {
     const kernel_op key = {.id = id};
     kernel_op *op = bsearch(&key, k->ops.at, k->ops.n, sizeof key, by_id);
-    while (op && op > k->ops.at && op[-1].id == id) op--; /* of several the first */
+    while (op && op > k->ops.at && op[-1].id == id) op--; /* the first of several */
     return op;
 }
 

@@ -122,9 +122,9 @@ dh_status measured_add_gemm(const measured_file *file, int32_t line, dh_dtype dt
     return add_row(file, row);
 }
 
-/* As dh_op_flops and dh_op_bytes have it for the operator: two products of queries and keys, five
- * backward; queries, keys, values and results, backward all of these and their gradients, and a
- * float of statistics for each query. */
+/* The same work as by dh_op_flops and dh_op_bytes: two GEMMs of queries and keys, five backward.
+ * Bytes are those of queries, keys, values and results, and a float of statistics for each query.
+ * The backward also has the gradients of all of these. */
 static dh_attention_work attention_of(const dh_measured_kernel *k)
 {
     const bool grad = k->kind == DH_KERNEL_ATTN_GRAD;

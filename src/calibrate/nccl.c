@@ -7,7 +7,7 @@
  *       33554432       8388608     float     sum      -1    230.9  145.35  254.36      0 ...
  *
  * The first time of a row is that out of place. Launchers put words in front of lines, and copies
- * lose the "#": a line is known by its words. What is none of these lines is passed over. */
+ * lose the "#": a line is known by its words. All other lines are skipped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef struct words {
 
 typedef struct reader {
     nccl_output output;
-    int path_test;        /* of the file's name */
+    int path_test;        /* test that the file's name says */
     bool names_tests;     /* an output in it says its test */
     bool named, has_rows; /* the present output says it; has had rows */
     int32_t line;
@@ -68,9 +68,9 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Bytes of what a launcher put in front of a line; 0: nothing. Of mpirun --tag-output
- * "[1,0]<stdout>:", Intel MPI "[0] ", srun --label "0: ", pdsh and logs of pods "host: ", a time,
- * and "> " of a quoted text. */
+/* Bytes that a launcher put in front of a line; 0: none. Known are mpirun --tag-output
+ * "[1,0]<stdout>:", Intel MPI "[0] ", srun --label "0: ", and "host: " of pdsh and pods. A time and
+ * the "> " of quoted text are skipped too. */
 static size_t prefix_of(const char *at, size_t n)
 {
     size_t i = 0;
@@ -190,8 +190,8 @@ static dh_status check_right(const reader *r, const words *w, int shift)
                    r->output.file->path, r->line, w->at[at - shift]);
 }
 
-/* What the operator leaves blank (redop, root) is missing among a row's words, so that columns are
- * counted from the end. */
+/* A row has no words for the columns that nccl-tests leaves blank (redop, root). Columns are
+ * therefore counted from the end. */
 static dh_status read_row(reader *r, words *w)
 {
     double number;

@@ -1,4 +1,4 @@
-/* What an output of nccl-tests says of itself, checked and added: nccl.h. */
+/* An output of nccl-tests: its ranks and rows are checked and added (nccl.h). */
 #include "calibrate/nccl.h"
 
 #include <math.h>

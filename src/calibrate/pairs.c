@@ -1,8 +1,8 @@
 /* Profiles of ours: what their pairs say of overlap effectiveness, by classes of operators.
  *
- * A pair counts with the class of each of its operators, as a cluster's costs have it, and with the
- * whole time of both: what equation 1 of the paper is about. Of many pairs of two classes the
- * median; a profile's own estimates and what was imported into it count for nothing. */
+ * A pair belongs to the classes of its operators, as a cluster's costs have them. Its effectiveness
+ * is that of equation 1 of the paper, from the time that both take together. Two classes get the
+ * median of their pairs. A profile's estimates and imported figures are not used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -106,7 +106,7 @@ static bool rows_way(dh_kernel_kind kind, const dh_tensor *x, int way, traced_wa
     return way == 0;
 }
 
-/* Of what is behind the gate, and times what is beside it. */
+/* The activation of the gate, and the product with the other half. */
 static bool activation_way(const dh_graph *g, const dh_op *op, int way, traced_way *out)
 {
     const bool grad = op->type == DH_OP_ACT_GRAD, silu = g->dims.act == DH_ACT_SWIGLU;

@@ -1,8 +1,8 @@
 /* Profiles of ours: what operators took alone.
  *
- * A key (costs/classes.c) has the shapes of an operator's operands and, behind "; ", the group of a
- * collective, or the sizes of heads. What a shape does not show makes an operator another one: fp8,
- * windows, parts. A paced link says nothing of the machine. */
+ * A key (costs/classes.c) has the shapes of an operator's operands. After "; " it has a collective's
+ * group, or the sizes of heads. Operators in fp8, with windows or in parts are left out, because
+ * shapes alone do not describe them. A paced link says nothing about the machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct shape {
     int64_t at[MAX_AXES];
 } shape;
 
-/* Of the operand of this name; false: it has none, or not of float32 or a half. */
+/* Shape of the operand of this name; false: there is none in float32 or a half type. */
 static bool shape_of(const char *key, const char *name, shape *s)
 {
     char text[24], dtype[16];

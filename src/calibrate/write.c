@@ -71,7 +71,7 @@ static void print_files(const dh_calibration *f, dh_str *out)
         }
         if (before == 0) dh_str_printf(out, "#   %s: %zu rows\n", rows[i].file, n);
     }
-    const dh_measured_pair *pairs = f->measured->pairs.at; /* those of a file lie side by side */
+    const dh_measured_pair *pairs = f->measured->pairs.at; /* pairs of a file are neighbours */
     for (size_t i = 0, n = 1; i < f->measured->pairs.n; i++, n++) {
         const bool last = i + 1 == f->measured->pairs.n || pairs[i + 1].file != pairs[i].file;
         if (last) dh_str_printf(out, "#   %s: %zu pairs\n", pairs[i].file, n);
