@@ -1,9 +1,9 @@
-/* What of a strand may be finished at a round's end, as a lattice: nodes are downward-closed
- * sets of operators, an edge adds the operators of one segment.
+/* The sets of a strand's operators that may be finished at a round's end, as a lattice. Nodes are
+ * downward-closed sets of operators. An edge adds the operators of one segment.
  *
- * The set that an edge adds (a convex set) has few members and occurs on many edges, so it is
- * kept once, with all its orders: what a paired round costs depends on the two convex sets and
- * the orders inside them, not on what was finished before. */
+ * The set that an edge adds (a convex set) has few members and occurs on many edges. It is kept
+ * once, with all its orders. The cost of a paired round depends on the two convex sets and the
+ * orders inside them, not on the operators finished before. */
 #include <stdlib.h>
 #include <string.h>
 

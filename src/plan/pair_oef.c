@@ -17,8 +17,8 @@ bool dh_oef_unusual(double oef)
     return oef < -1 || oef > 1;
 }
 
-/* Both run at 1/s until the shorter, of a ns, ends after s*a; the longer, of b ns, has b - a left.
- * s*a + b - a = P = a + b - oef*a gives s = 2 - oef. */
+/* Both run at 1/s until the shorter, of a ns, ends after s*a. The longer, of b ns, then has b - a
+ * left. From s*a + b - a = P = a + b - oef*a follows s = 2 - oef. */
 dh_pair_time dh_pair_time_from_oef(int64_t solo_f_ns, int64_t solo_b_ns, double oef,
                                    dh_pair_source source)
 {

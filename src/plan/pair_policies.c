@@ -191,8 +191,8 @@ static dh_status note_moves(dh_ctx *ctx, dh_pair_search *s, int32_t longest)
                      most, o->max_segment, longest, o->max_segment);
 }
 
-/* The longest segments worth a search: with max_moves, by the number of edges alone, as it costs
- * far less to count them than to list them and they grow manifold with each operator more. */
+/* The longest segments with which the edges of both lattices stay within max_moves. Edges are only
+ * counted, which costs far less than listing them: each more operator multiplies their number. */
 static dh_status longest_within(dh_ctx *ctx, dh_pair_search *s, int32_t wanted, int32_t *longest)
 {
     const int64_t max_moves = s->costs.options->max_moves;
@@ -207,9 +207,9 @@ static dh_status longest_within(dh_ctx *ctx, dh_pair_search *s, int32_t wanted, 
     return DH_OK;
 }
 
-/* Where max_moves is too little for the segments asked for, shorter ones over all orders are
- * searched first, then a few orders with the full length: on bench/plan's cases the former
- * finds more. */
+/* If max_moves is too small for the wanted segments, shorter ones are searched over all orders,
+ * and the wanted length over a few orders. The better result counts. In the cases of bench/plan
+ * the former finds more. */
 dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *s)
 {
     const dh_pair_options *o = s->costs.options;

@@ -1,14 +1,14 @@
-/* The search: one dynamic programme over pairs (set of finished forward operators, set of
- * finished backward operators), the paper's equation 2
+/* The search: one dynamic programme over pairs of sets, the finished forward operators and the
+ * finished backward operators. This is the paper's equation 2.
  *   T(i, j) = min { T(i', j) + P(i' -> i, 0), T(i, j') + P(0, j' -> j),
  *                   T(i', j') + P(i' -> i, j' -> j) }
- * where i and j run over the nodes of two lattices. Over the prefixes of one order it is the
- * paper's search, all cuts at once; over all downward-closed sets it is exact over all
- * topological orders too.
+ * Here i and j run over the nodes of two lattices. Over the prefixes of one order it is the
+ * paper's search, all cuts at once. Over all downward-closed sets it is also exact over all
+ * topological orders.
  *
- * A run of one strand alone costs round_ns once, however long it is; so a state also knows the
- * cheapest way that ends in a forward run or a backward run. Nothing is pruned: finished work
- * need not be an advantage when measured co-execution slows down by more than it saves. */
+ * A run of one strand alone costs round_ns once, whatever its length. A state therefore also has
+ * the cheapest way that ends in a forward run, and in a backward run. Nothing is pruned: more
+ * finished work is no advantage if co-execution slows down by more than it saves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ typedef struct pair_step {
     int64_t solo_ns;
 } pair_step;
 
-/* Those of a lattice: into set k at[first[k] .. first[k + 1]). */
+/* The steps of a lattice: at[first[k] .. first[k + 1]) lead into set k. */
 typedef struct pair_steps {
     size_t *first; /* [n_sets + 1] */
     pair_step *at;
@@ -122,7 +122,7 @@ static void fill_paired(table *t)
 
 /* ---- tables ----------------------------------------------------------------------------- */
 
-/* What one edge of f needs of the tables: costs of where it comes from, times of its segment. */
+/* The tables' rows for one edge of f: costs before it, and times of its segment. */
 typedef struct pair_source {
     const int64_t *before, *move;
 } pair_source;

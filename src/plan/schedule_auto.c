@@ -2,13 +2,13 @@
  * section 3), in our own form.
  *
  * The idea: play the pipeline forward in time with given durations. A free rank takes a
- * forward while it is fewer than cap[rank] micro-batches ahead, else an input gradient;
- * a weight gradient goes into a gap that is long enough, or makes room when memory is
- * full. The caps and the least gap decide everything, so they are searched: caps that fall
- * linearly along the ranks first, then one rank's cap at a time. The hand-made schedules
- * that fit the memory are candidates too. The best is the one whose longest rank span is
- * shortest (a step's period under the paper's section 4), then the shortest makespan; the other
- * way round where ranks meet between steps, as to clip gradients.
+ * forward while it is fewer than cap[rank] micro-batches ahead, else an input gradient.
+ * A weight gradient fills a gap that is long enough. When memory is full it makes room.
+ * The caps and the least gap decide everything. They are searched: first caps that fall linearly
+ * along the ranks, then one rank's cap at a time. Hand-made schedules that fit the memory are
+ * candidates too. The best has the shortest longest span of a rank, a step's period under the
+ * paper's section 4; ties go to the shortest makespan. Where ranks meet between steps, as to clip
+ * gradients, the makespan comes first.
  *
  * Not the paper's integer linear program: no proof of optimality. */
 #include <stdlib.h>
@@ -17,21 +17,21 @@
 #include "schedule_build.h"
 
 /* TUNING: actions played in one search. 8 ranks and 64 micro-batches need 55 to 70 plays of 1536
- * actions, 1 ms in all; 256 ranks with 1024 take 3 s. */
+ * actions, 1 ms in all. 256 ranks with 1024 take 3 s. */
 #define PLAY_BUDGET 4000000
 #define MAX_RANKS 256
 #define MAX_CELLS (1 << 18)
 
-/* TUNING: least gap for a W, in thousandths of W. On the published Zero Bubble times 0 is best
- * with twice 1F1B's memory (250 is worse by up to 0.4 % of bubble, 1000 by 6 %); with 1F1B's
- * memory all have the same span, and 250 or 750 the shortest makespan. */
+/* TUNING: least gap for a W, in thousandths of W, on the published Zero Bubble times. With twice
+ * 1F1B's memory 0 is best; 250 has up to 0.4 % more bubble, 1000 6 %. With 1F1B's memory all have
+ * the same span, and 250 or 750 the shortest makespan. */
 static const int32_t gaps[] = {0, 250, 500, 750, 1000};
 
 typedef struct play {
     int32_t p, m;
     int32_t max_live; /* most micro-batches between F and I */
     int64_t max_held; /* activations of a rank, in thousandths */
-    int64_t wgrad;    /* what is left of one after its I, in thousandths */
+    int64_t wgrad;    /* share of an activation after its I, in thousandths */
     const dh_schedule_costs *costs;
     bool meet;    /* as the spec has it */
     int32_t gap;  /* thousandths of W */
@@ -47,7 +47,7 @@ typedef struct play {
     int64_t *left;              /* [rank]: how long what is yet to be started takes */
     uint8_t *kind;              /* [rank][3 m]: the list made */
     int64_t n_played;           /* actions, over all plays */
-    /* What the last play asked of its caps and gap: others that answer alike make the same play. */
+    /* Bounds of the last play. Caps and gaps within them decide every action the same way. */
     int32_t *most;         /* [rank]: micro-batches between F and I when a forward was due */
     int32_t *last_cap;     /* [rank] */
     int64_t taken, passed; /* gaps up to which, and above which, a W was as it was */
@@ -176,7 +176,7 @@ static bool is_gap(play *s, int64_t ns, int64_t w_ns)
     return is;
 }
 
-/* What a free rank does now: start something, or set the time to look again. */
+/* Let a free rank start something, or set the time to look again. */
 static void decide(play *s, int32_t g)
 {
     const int64_t now = wake_of(s, g), *f_ready = s->f_ready + (int64_t)g * s->m,
@@ -376,7 +376,7 @@ static dh_status zb_auto_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
     return DH_OK;
 }
 
-/* What it was placed by, kept with it; none takes no time at all. */
+/* Keep the costs with the schedule that was placed by them; each is at least 1 ns. */
 static dh_status keep_costs(dh_ctx *ctx, const dh_schedule_costs *costs, dh_schedule *s)
 {
     s->planned = DH_NEW_N(s->arena, dh_stage_cost, s->n_stages);

@@ -1,8 +1,8 @@
 /* Validation of a schedule, and its execution in dependency order.
  *
- * One walk serves both and the timing: ranks advance through their lists while the
- * inputs of their next slot exist, and a rank whose input has just been made is looked
- * at again. Whatever stays undone waits in a cycle; the message shows it. The result
+ * One walk serves both and the timing. Ranks advance through their lists while the
+ * inputs of their next slot exist. A rank whose input has just been made is looked at
+ * again. Slots that stay undone wait in a cycle; the message shows it. The result
  * does not depend on the order in which ranks are looked at, since lists are fixed. */
 #include <stdarg.h>
 #include <stdio.h>

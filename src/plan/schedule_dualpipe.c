@@ -1,5 +1,5 @@
-/* DualPipe and DualPipeV (DeepSeek-V3 technical report, arXiv 2412.19437, 3.2.1; DualPipeV:
- * Sea AI Lab's cut in half of it).
+/* DualPipe (DeepSeek-V3 technical report, arXiv 2412.19437, 3.2.1), and DualPipeV, which is
+ * Sea AI Lab's cut in half of it.
  *
  * Every rank serves two lanes: lane 0 enters the pipeline near it, lane 1 arrives from the far
  * end. In the main phase, a forward of one lane is co-executed with a backward of the
@@ -7,7 +7,7 @@
  * images. DualPipeV is one half of that: one copy on a folded placement, the lanes are
  * the legs of the V. One generator serves both, with h = half the ranks, or all of them.
  *
- * It is made for at least 2h micro-batches a lane; those that do not exist are left out. */
+ * It is made for at least 2h micro-batches a lane. Missing ones are left out. */
 #include <stdlib.h>
 
 #include "schedule_build.h"

@@ -1,9 +1,9 @@
-/* 1F1B over several virtual stages a rank: interleaved 1F1B, the same with its weight gradients cut
- * off, and combined 1F1B, whose steady phase has a forward and a backward in one slot.
+/* 1F1B over several virtual stages a rank: interleaved 1F1B, the same with separate weight
+ * gradients, and combined 1F1B. Combined 1F1B has a forward and a backward in one slot.
  *
- * All three take micro-batches in rounds: a round passes all chunks of a rank before the next one
- * starts, and backwards begin with the last chunk. There are as many rounds as p micro-batches fit
- * into, so rounds have p micro-batches where p divides their number, and up to 2p - 1 else (as in
+ * All three take micro-batches in rounds. A round passes all chunks of a rank before the next one
+ * starts, and backwards begin with the last chunk. There are m / p rounds, rounded down. A round
+ * has p micro-batches if p divides their number, else up to 2p - 1 (as in
  * torch.distributed.pipelining). */
 #include "schedule_build.h"
 
@@ -65,8 +65,8 @@ static dh_status interleaved_applicable(dh_ctx *ctx, const dh_schedule_spec *spe
     return needs_chunks(ctx, "interleaved-1f1b", "1f1b", spec);
 }
 
-/* Forwards before the first backward: twice the distance to the last rank, so that the backward is
- * ready when its turn comes, and one round through all chunks but the last. */
+/* Forwards before the first backward. One round passes all chunks except the last. Twice the
+ * distance to the last rank makes the backward ready when its turn comes. */
 static int32_t warmup_of(const dh_schedule_spec *spec, int32_t rank)
 {
     return 2 * (spec->n_ranks - 1 - rank) + (spec->n_chunks - 1) * round_of(spec);
@@ -99,9 +99,9 @@ static dh_status interleaved_zb_applicable(dh_ctx *ctx, const dh_schedule_spec *
     return needs_chunks(ctx, "interleaved-zb", "zb-h1", spec);
 }
 
-/* As ZB-H1 with one chunk: a rank waits for its first input gradient with as many forwards as there
- * are ranks behind it, and weight gradients follow their input gradients by as many as there are
- * ranks in front. Every rank holds p activations, and a round for each chunk but the last. */
+/* As ZB-H1 with one chunk. A rank runs as many forwards before its first input gradient as there
+ * are ranks after it. Weight gradients follow their input gradients by as many as there are ranks
+ * before it. A rank holds p activations, and a round for each chunk except the last. */
 static dh_status interleaved_zb(dh_ctx *ctx, const dh_schedule_row *row,
                                 const dh_schedule_spec *spec, dh_schedule **schedule)
 {

@@ -104,7 +104,7 @@ static dh_status fill_counts(dh_ctx *ctx, int64_t n_layers, int32_t n_stages, co
     int64_t n_extra = n_even ? left % n_even : 0;
     for (int32_t v = 0; v < n_stages; v++)
         counts[v] = shares[v].fixed ? shares[v].layers : even - shares[v].fewer;
-    for (int pass = 0; pass < 2; pass++) /* those with fewer layers come last */
+    for (int pass = 0; pass < 2; pass++) /* stages with fewer layers come last */
         for (int32_t k = 0; k < n_stages && n_extra > 0; k++) {
             int32_t v = kth_extra(n_stages, k);
             if (shares[v].fixed || (shares[v].fewer > 0) != pass) continue;

@@ -1,16 +1,16 @@
 /* STP, synergistic tensor and pipeline parallelism (arXiv 2510.27257, section 4; open code
- * MICLAB-BUPT/STP): V-shaped placement, two virtual stages a rank, and slots in which the
- * all-reduces of one micro-batch run beside the computation of another wherever two can share one.
+ * MICLAB-BUPT/STP). The placement is V-shaped, with two virtual stages a rank. Where two
+ * micro-batches can share a slot, the all-reduces of one run during the computation of the other.
  *
- * On rank g of p, in this order: forwards that fill the pipeline; forwards beside forwards; a
- * forward beside an input gradient, then one beside the weight gradient left over; the steady
- * phase, forwards beside whole backwards; then backwards that come apart so that weight gradients
- * fill the bubbles of the end. It is made for at least 3p - 1 micro-batches; those that do not
- * exist are left out.
+ * Rank g of p first runs forwards that fill the pipeline, then forwards paired with forwards. A
+ * forward with an input gradient and one with the remaining weight gradient follow. In the steady
+ * phase forwards are paired with whole backwards. At the end backwards are split, so that weight
+ * gradients fill the bubbles. It is made for at least 3p - 1 micro-batches. Missing ones are left
+ * out.
  *
- * Exposed are the all-reduces of forwards alone, 2p + 1 (2p on odd ranks). Activations: 3p on rank
- * 0; on rank g up to g more of which the weight gradient alone is to come. Bubble, beside the
- * exposed all-reduces: (p-1)(F + AR + I - W).
+ * Exposed are the all-reduces of lone forwards, 2p + 1 (2p on odd ranks). Rank 0 holds 3p
+ * activations. Rank g holds up to g more that wait only for their weight gradient. The bubble is
+ * (p-1)(F + AR + I - W), in addition to the exposed all-reduces.
  *
  * Where weight gradients of a stage are left over, the authors go on with whole backwards. Here an
  * input gradient then shares its slot with the oldest weight gradient of its stage, which takes

@@ -9,18 +9,18 @@
 /* ---- dhelix-w: folded, W-shaped ------------------------------------------------------------- */
 
 /* DHelix (arXiv 2411.15871), figure 8. A wave runs down the ranks and up
- * again: 2p steps. Wave w carries the forward of micro-batch w, which visits virtual
- * stages 0..2p-1, and the backward of micro-batch w-p, which visits 2p-1..0. On the folded
+ * again: 2p steps. Wave w carries the forward of micro-batch w through virtual stages
+ * 0..2p-1, and the backward of micro-batch w-p through 2p-1..0. On the folded
  * placement stages k and 2p-1-k share a rank, so both are on one rank at every step
  * and become an SI block. The lag p is the least possible: the forward of j leaves its
  * last step, on rank 0, one slot before wave j+p enters there. This holds for every p
  * and m, with any remainder.
  *
- * Activations: between slots a rank holds at most 2 min(p, m) (of half a stage each), the p
- * stages of 1F1B's first rank; inside an SI block one more grows while one shrinks.
+ * Between slots a rank holds at most 2 min(p, m) activations of half a stage each. That is the p
+ * stages of 1F1B's first rank. Inside an SI block one more grows while one shrinks.
  *
- * Time, with F, B and SI block of one virtual stage taking f, b and c >= max(f, b):
- * 2p (f + b) + 2 (m-1) c for m > p, hence the paper's bubble ratio (p-1)/(m-1+p s) with
+ * Let F, B and SI block of one virtual stage take f, b and c >= max(f, b). For m > p the time is
+ * 2p (f + b) + 2 (m-1) c. The paper's bubble ratio (p-1)/(m-1+p s) follows, with
  * s = (f + b)/c. For m <= p no block forms and max(f, b) takes the place of c. */
 static dh_status dhelix_w(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,
                           dh_schedule **schedule)
@@ -65,10 +65,10 @@ static dh_status bidirectional(dh_ctx *ctx, const dh_schedule_row *row,
 
 /* ---- wavelet: tick and tock ----------------------------------------------------------------- */
 
-/* Wavelet (Wang et al., MLSys 2021): tick and tock copies of the model share the devices,
- * and tock runs half a period behind, so that its forward meets tick's backward. Both
- * copies follow 1F1B's lockstep slots, tock one slot later: F of one copy is at g + 2j (+ 1),
- * B of the other at 2p-1-g + 2j (+ 1), and every slot of the steady phase holds one of each.
+/* Wavelet (Wang et al., MLSys 2021): tick and tock copies of the model share the devices.
+ * Tock runs half a period later, so that its forward meets tick's backward. Both copies
+ * follow 1F1B's lockstep slots, tock one slot later. F of one copy is at g + 2j (+ 1), B of the
+ * other at 2p-1-g + 2j (+ 1). Every slot of the steady phase holds one of each.
  *
  * Activations: 1F1B's for each copy, so up to 2p. */
 static dh_status wavelet(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_spec *spec,

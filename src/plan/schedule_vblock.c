@@ -1,12 +1,12 @@
 /* V-Min and V-Half of "Pipeline Parallelism with Controllable Memory" (Qi et al., arXiv
- * 2405.15362): the less time passes between an activation's birth and its death, the fewer
+ * 2405.15362). The less time passes between an activation's birth and its death, the fewer
  * live at once.
  *
  * A building block says when one micro-batch visits the two legs of the V on each rank, in
  * lockstep slots of equal F, I and W. Repeated every 6 slots (2 F, 2 I, 2 W) it never
  * meets itself; weight gradients take the free slots, first in first out. The authors also
- * move actions of warm-up and cool-down forward into gaps; here the lists alone do that
- * when they are executed, so memory is theirs and the bubble a little longer. */
+ * move actions of warm-up and cool-down forward into gaps. Here only executing the lists
+ * does that. Memory is the same, the bubble a little longer. */
 #include <stdlib.h>
 
 #include "schedule_build.h"
