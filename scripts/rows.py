@@ -4,10 +4,10 @@
     scripts/rows.py [DHELIX] [OUT.md]     build/release/src/cli/dhelix, docs/rows.md; minutes
 
 Every figure is of `dhelix simulate JOB --cluster NAME --strategies ... --json`, on the job below, which
-nobody needs data for. Neighbours of a row are the first row and those that run as many strands as it does:
-rows with a schedule of their own co-execute two, the others one (`dhelix list strategies`). What no device
-runs is compared, and nothing is compared with it. Ways of hiding that are settings of a job are rows, too,
-each beside the job that they change.
+nobody needs data for. Neighbours of a row are the first row and the rows that run as many strands as it does:
+rows with a schedule of their own co-execute two, the others one (`dhelix list strategies`). Rows that no
+device runs are compared, and nothing is compared with them. Ways of hiding that are settings of a job are
+rows, too, each compared with the job without it.
 """
 import json
 import os
@@ -19,19 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS = [("a100", "A100"), ("h100", "H100")]
-# title, settings; all on nodes of eight devices
+# short name, title, settings; all on nodes of eight devices
 JOBS = [
-    ("Llama 3 8B on 2 nodes: tp 8, dp 2, ZeRO-1",
+    ("8B tp 8", "Llama 3 8B on 2 nodes: tp 8, dp 2, ZeRO-1",
      "model=llama3-8b train.batch=32 train.seq_len=8192 parallel.tp=8 parallel.dp=2 parallel.zero=1"),
-    ("Llama 3 8B on 2 nodes: tp 16, over both, with 16 key/value heads",
+    ("8B tp 16", "Llama 3 8B on 2 nodes: tp 16, over both, with 16 key/value heads",
      "model=llama3-8b train.batch=16 train.seq_len=8192 parallel.tp=16 model.n_kv_heads=16"),
-    ("Llama 3 70B on 8 nodes: tp 8, pp 4, dp 2, ZeRO-1",
+    ("70B", "Llama 3 70B on 8 nodes: tp 8, pp 4, dp 2, ZeRO-1",
      "model=llama3-70b train.batch=64 train.seq_len=8192 parallel.tp=8 parallel.pp=4 parallel.dp=2 "
      "parallel.zero=1 train.recompute=selective"),
-    ("Mixtral 8x7B on 8 nodes: tp 2, pp 2, dp 16, ep 8 over 2 nodes, experts with a capacity, ZeRO-1",
+    ("Mixtral", "Mixtral 8x7B on 8 nodes: tp 2, pp 2, dp 16, ep 8 over 2 nodes, experts with a capacity, ZeRO-1",
      "model=mixtral-8x7b train.batch=256 train.seq_len=4096 parallel.tp=2 parallel.pp=2 parallel.dp=16 "
      "parallel.ep=8 parallel.zero=1 train.recompute=selective moe.mode=capacity moe.capacity=1.25"),
-    ("Llama 3 8B with linear attention on 2 nodes: cp 16, ZeRO-1",
+    ("8B linear", "Llama 3 8B with linear attention on 2 nodes: cp 16, ZeRO-1",
      "model=llama3-8b model.attention=linear model.max_seq=65536 train.batch=8 train.seq_len=65536 parallel.cp=16 "
      "parallel.zero=1"),
 ]
@@ -39,8 +39,8 @@ JOBS = [
 JOB = "data: {train: none}\ntrain: {micro_batch: 2, dtype: bf16}\nprofile: none\n"
 # Combinations that are no rows of their own.
 MORE = ["domino(auto, auto)+list"]
-# Ways of hiding that are settings: name, strategy, settings; each is beside the job without them. What a
-# job refuses, or what changes nothing there, is left out with the reason.
+# Ways of hiding that are settings: name, strategy, setting; each is compared with the job without it. A setting
+# that a job refuses, or that changes nothing there, is left out with the reason.
 SETTINGS = [
     ("wavelet-copies", "round-robin", "parallel.schedule=wavelet"),
     ("bidirectional-copies", "list", "parallel.schedule=bidirectional"),
@@ -95,7 +95,7 @@ def simulate_setting(dhelix, job, cluster, settings, row):
 
 def simulate_all(dhelix, job, names, where):
     """Every row of one job on one cluster."""
-    (title, text), (cluster, name) = where
+    (_, title, text), (cluster, name) = where
     print(f"rows: {title}, {name}", file=sys.stderr, flush=True)
     settings = text.split()
     return [*simulate(dhelix, job, cluster, settings, names),
@@ -113,56 +113,114 @@ def neighbours_of(row, rows):
             and (other is first or strands(other) == strands(row))]
 
 
-def put_table(out, found):
-    """Rows of one job on one cluster, the shortest step first."""
-    rows = sorted((r for r in found if "step_ms" in r), key=lambda r: r["step_ms"])
-    base = next(r for r in rows if r["strategy"] == "sequential")
-    out.append("| strategy | step, ms | over sequential | hidden | memory, GiB |")
-    out.append("|---|---|---|---|---|")
-    for r in rows:
-        fits = "" if r.get("fits", True) else ", too much"
-        out.append(f"| {r['strategy']} | {r['step_ms']:,.0f} | {base['step_ms'] / r['step_ms']:.2f} | "
-                   f"{r['hidden_share']:.0%} | {r['peak_bytes'] / 2**30:.1f}{fits} |")
+def change_of(found, row, near):
+    """How much faster a row is than the best of its neighbours, and which that is; None: there is none."""
+    if "beside_ms" in row:
+        return row["beside_ms"] / row["step_ms"] - 1, "without it"
+    others = {r["strategy"]: r["step_ms"] for r in found if "step_ms" in r and r["strategy"] in near[row["strategy"]]}
+    if not others:
+        return None
+    best = min(others, key=others.get)
+    return others[best] / row["step_ms"] - 1, best
+
+
+def percent(change):
+    """A change with its sign; none where it rounds to nothing."""
+    text = f"{100 * change:+.1f} %"
+    return "0.0 %" if text[1:] == "0.0 %" else text
+
+
+def cells_of(found, near, name):
+    """A row's cells on one cluster; empty where it does not apply."""
+    row = next((r for r in found if r["strategy"] == name and "step_ms" in r), None)
+    if not row:
+        return [""] * 5
+    base = next(r for r in found if r["strategy"] == "sequential")
+    change = change_of(found, row, near) if name != "sequential" else None
+    against = f"{percent(change[0])} {change[1]}" if change else ""
+    memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row.get("fits", True) else ", too much")
+    return [f"{row['step_ms']:,.0f}", f"{base['step_ms'] / row['step_ms']:.2f}", f"{100 * row['hidden_share']:.0f} %", memory, against]
+
+
+def put_job(out, job, results, near):
+    """A job's rows on all clusters, the shortest step on the first one first."""
+    short, title, settings = job
+    found = {name: results[(short, name)] for _, name in CLUSTERS}
+    steps = {}
+    for rows in found.values():
+        for r in rows:
+            if "step_ms" in r:
+                steps.setdefault(r["strategy"], r["step_ms"])
+    heads = [f"{name}: step, ms | over sequential | hidden | GiB | over neighbours" for _, name in CLUSTERS]
+    out += [f"## {short}: {title}", "", f"`{settings}`", "", f"| strategy | {' | '.join(heads)} |",
+            "|---|" + "---:|---:|---:|---:|---|" * len(CLUSTERS)]
+    for name in sorted(steps, key=steps.get):
+        out.append(f"| {name} | " + " | ".join(cell for rows in found.values() for cell in cells_of(rows, near, name)) + " |")
     out.append("")
-    for r in found:
-        if "step_ms" not in r:
-            why = next((r[key] for key in ("error", "why", "message") if key in r), "refused")
-            out.append(f"- `{r['strategy']}`: {why}")
-    if out[-1]:
-        out.append("")
 
 
-def place_of(title, cluster):
-    return f"{title.split(':')[0]}, {title.split(': ')[1].split(',')[0]}, {cluster}"
-
-
-def put_places(out, name, changes):
-    """Where a row wins and where it loses; changes: (place, how much faster, than what)."""
-    wins = [f"{place} ({change:+.1%} over {other})" for place, change, other in changes if change > CLOSE]
-    losses = [f"{place} ({change:+.1%}, {other})" for place, change, other in changes if change < -CLOSE]
-    even = len(changes) - len(wins) - len(losses)
-    out.append(f"**{name}**")
-    out.append(f"Wins: {'; '.join(wins) or 'nowhere'}.")
-    out.append(f"Loses: {'; '.join(losses) or 'nowhere'}." + (f" As fast as the best in {even}." if even else ""))
-    out.append("")
-
-
-def put_row(out, row, near, results):
+def put_summary(out, title, name, results, near):
+    """In how many places a row wins, is as fast, and loses; where most."""
     changes = []
-    for where, steps in results.items():
-        own = steps.get(row["name"])
-        others = {name: steps[name]["step_ms"] for name in near if name in steps}
-        if own and others:
-            best = min(others, key=others.get)
-            changes.append((place_of(*where), others[best] / own["step_ms"] - 1, best))
-    put_places(out, row["name"], changes)
+    for (short, cluster), found in results.items():
+        row = next((r for r in found if r["strategy"] == name and "step_ms" in r), None)
+        change = change_of(found, row, near) if row else None
+        if change:
+            changes.append((change[0], f"{percent(change[0])}, {change[1]}: {short}, {cluster}"))
+    wins, losses = [c for c in changes if c[0] > CLOSE], [c for c in changes if c[0] < -CLOSE]
+    out.append(f"| {title} | {len(wins)} | {len(changes) - len(wins) - len(losses)} | {len(losses)} | "
+               f"{max(wins)[1] if wins else ''} | {min(losses)[1] if losses else ''} |")
 
 
-def put_setting(out, row, results):
-    name, strategy, setting = row
-    changes = [(place_of(*where), steps[name]["beside_ms"] / steps[name]["step_ms"] - 1, f"{strategy} without it")
-               for where, steps in results.items() if name in steps]
-    put_places(out, f"{name} ({setting})", changes)
+def put_left_out(out, results):
+    """Rows that do not apply: for which jobs, and why."""
+    where = {}
+    for (short, _), found in results.items():
+        for r in found:
+            if "step_ms" not in r:
+                why = next((r[key] for key in ("error", "why", "message") if key in r), "refused")
+                jobs = where.setdefault((r["strategy"], why), [])
+                if short not in jobs:
+                    jobs.append(short)
+    out += ["| row | jobs | reason |", "|---|---|---|"]
+    out += [f"| {name} | {'all' if len(jobs) == len(JOBS) else '; '.join(jobs)} | {why} |" for (name, why), jobs in sorted(where.items())]
+
+
+INTRO = f"""# Strategies compared
+
+Where each strategy wins and where it loses, by simulation on {len(JOBS)} jobs. Every figure is predicted, not measured: orders and passes on the
+same costs.
+
+| | |
+|---|---|
+| clusters | cluster files `a100` and `h100`, eight devices a node |
+| jobs | bf16, two sequences a micro-batch, which `domino` divides; the settings are shown with each job |
+| command | `dhelix simulate JOB --cluster NAME --strategies NAMES --json` |
+| made by | `scripts/rows.py` |
+
+**Neighbours.** A strategy is compared with the fastest of its neighbours: `sequential`, and the strategies with as many strands. A strategy with
+a schedule of its own has two strands, any other one. `t3`, which no device runs, is compared, and nothing is compared with it. Less
+than {100 * CLOSE:.1f} % of a step counts as equal.
+
+A place is a job on a cluster. Strategies that do not apply to a job have no place there.
+"""
+
+
+def page_of(rows, results):
+    near = {row["name"]: neighbours_of(row, rows) for row in rows}
+    head = ["| | wins | as fast | loses | largest gain: over which, where | largest loss |", "|---|---:|---:|---:|---|---|"]
+    out = [INTRO, "## Places in which each strategy wins and loses", "", *head]
+    for row in rows[1:]:
+        put_summary(out, row["name"], row["name"], results, near)
+    out += ["", "## Settings, compared with the same job and strategy without them", "", *head]
+    for name, strategy, setting in SETTINGS:
+        put_summary(out, f"{name}: `{setting}`, `{strategy}`", name, results, near)
+    out.append("")
+    for job in JOBS:
+        put_job(out, job, results, near)
+    out += ["## What does not apply", ""]
+    put_left_out(out, results)
+    return "\n".join(out).rstrip() + "\n"
 
 
 def main():
@@ -177,28 +235,8 @@ def main():
         job.write_text(JOB, encoding="utf-8")
         with ThreadPoolExecutor(int(os.environ.get("DHELIX_JOBS", os.cpu_count() or 1))) as pool:
             all_found = list(pool.map(lambda where: simulate_all(dhelix, job, names, where), places))
-    results, tables = {}, []
-    for ((title, settings), (cluster, name)), found in zip(places, all_found):
-        results[(title, name)] = {r["strategy"]: r for r in found if "step_ms" in r}
-        if cluster == CLUSTERS[0][0]:
-            tables.append(f"### {title}\n\n`{settings}`\n")
-        tables.append(f"{name}\n")
-        put_table(tables, found)
-    out = ["# Rows and their neighbours", "",
-           "Where each strategy wins and where it loses, by simulation on cluster files `a100` and `h100` (eight devices a node). "
-           "Made by `scripts/rows.py`; all figures are of `dhelix simulate JOB --cluster NAME --strategies NAMES --json` with the "
-           "settings shown, bf16, two sequences a micro-batch, which domino divides. A row's neighbours are "
-           "`sequential` and those with as many strands: two where a strategy has a schedule of its own, else one; `t3`, which no device "
-           f"runs, is compared and nothing with it. Less than {CLOSE:.1%} of a step counts as equal. Ways of hiding that are settings "
-           "of a job are beside that job without them. A model's figures: orders and "
-           "passes on the same costs, not a measurement.", "", "## Each row beside its neighbours", ""]
-    for row in rows[1:]:
-        put_row(out, row, neighbours_of(row, rows), results)
-    out += ["## Settings beside the job without them", ""]
-    for setting in SETTINGS:
-        put_setting(out, setting, results)
-    out += ["## Tables", "", *tables]
-    page.write_text("\n".join(out).rstrip() + "\n", encoding="utf-8")
+    results = {(short, name): found for ((short, _, _), (_, name)), found in zip(places, all_found)}
+    page.write_text(page_of(rows, results), encoding="utf-8")
     print(f"rows: {page}")
 
 
