@@ -1,7 +1,7 @@
-/* What a search among orders of one slot asks for again and again.
+/* Answers that a search among orders of one slot needs many times.
  *
- * Most sets of priorities come to an order that another one has come to before: it is timed once.
- * Every order runs the same operators beside each other: costs say once how two of them do. */
+ * Most sets of priorities lead to an order that another set has led to before. It is timed once.
+ * All orders run the same operators at once. Costs are asked once for the speeds of two of them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,24 +1,23 @@
 /* Published fixed orders: the units of two strands take turns.
  *
  * A unit is half a layer: attention, or the MLP. It ends with the collective that carries its
- * result away: the sum or scatter over tensor parallelism, or, where tokens travel to experts,
- * their dispatch (of attention's unit, which has the router) and their combine. So the four
- * components of the published plans, attention, dispatch, MLP and combine, are two units with their
- * ends. Forward units go attention, MLP, attention, ...; backward units MLP, attention, MLP, ...:
- * one of each is a beat. A policy is the list of what a beat issues, from which overlap follows:
- * the end of a unit is under way while the other strand's unit computes.
+ * result away. That is the sum or scatter over tensor parallelism. With experts it is the dispatch
+ * of tokens (for attention's unit, which has the router) or the combine (for the MLP's). The four
+ * components of the published plans, attention, dispatch, MLP and combine, are thus two units with
+ * their ends. Forward units go attention, MLP, attention, ...; backward units the other way round.
+ * One of each is a beat. A policy lists what a beat issues. Overlap follows from it: the end of a
+ * unit is under way while the other strand's unit computes.
  *
- * - DualPipe (DeepSeek-V3, arXiv 2412.19437, 3.2.1): the W of a unit apart, right behind it; the
- *   end of a backward unit beside the forward unit that follows.
- * - Megatron-Core's combined_1f1b: the end of a backward unit beside its W too; the last W is left
- *   for the end, to cover the transfer to the next stage.
+ * - DualPipe (DeepSeek-V3, arXiv 2412.19437, 3.2.1): the W of a unit follows it by itself. The end
+ *   of a backward unit runs during the next forward unit.
+ * - Megatron-Core's combined_1f1b: the end of a backward unit also runs during its W. The last W
+ *   comes at the end, to cover the transfer to the next stage.
  * - STP (arXiv 2510.27257): the backward is not split, W stays where the graph has it.
  *
- * With events the streams' own orders differ in little more than W; with barriers each beat's
- * rounds are what the authors draw. Ours alone: collectives that stand before a unit's first GEMM
- * (the gathers of sequence parallelism, which none of the three has) are issued a step ahead,
- * before the weight gradients of the other strand. No costs are looked at, and no limit of memory.
- */
+ * With events the streams' own orders differ in little more than W. With barriers each beat's
+ * rounds are those that the authors draw. One thing is ours: gathers of sequence parallelism, which
+ * none of the three has. They come before a unit's first GEMM and are issued a step ahead, before
+ * the other strand's weight gradients. Neither costs nor a limit of memory are looked at. */
 #include <stdlib.h>
 
 #include "strategy/slot.h"
@@ -28,7 +27,7 @@ typedef enum role { START, BODY, END, WEIGHTS } role;
 typedef struct braid_step {
     uint8_t strand;
     role role;
-    int8_t ahead; /* of which unit: the beat's, the next one's or the one before */
+    int8_t ahead; /* its unit: 0 the beat's, 1 the next one's, -1 the one before */
     bool round;   /* begins one: where the barriers are */
 } braid_step;
 
@@ -93,8 +92,8 @@ static uint32_t half_of_type(const dh_slot_op *ops, uint32_t n, dh_op_type type)
     return i - 1;
 }
 
-/* What ends the layer's first half: the residual of the forward's attention, the norm of the
- * backward's MLP, of which a slot that has weight gradients alone has another operator. */
+/* The operator that ends the layer's first half: the residual of the forward's attention, or the
+ * norm of the backward's MLP. A slot of weight gradients has another operator of that norm. */
 static uint32_t middle_of(const dh_slot_op *ops, uint32_t n, bool forward)
 {
     if (forward) return half_of_type(ops, n, DH_OP_RESIDUAL);
@@ -251,7 +250,7 @@ static void issue_beat(braiding *b, int64_t beat)
     }
 }
 
-/* What stands before the first layer and behind the last one has no partner. */
+/* Operators before the first layer and after the last one have no partner. */
 static void issue_all(braiding *b)
 {
     const thread *f = &b->threads[0], *back = &b->threads[1];

@@ -1,11 +1,11 @@
 /* Which of the gradients of a layer goes first, by critical path.
  *
- * Input gradients lead to the next layer; weight gradients lead to nothing but reductions, and may
- * run beside a transfer, or in front of it. In what places they do best follows from which path is
- * the longest: through communication, they are to fill the time in which it is under way; through
- * their own reductions, they are to be done early. Each of few placements, of all layers alike, is
- * timed (dh_slot_time), and the one that ends first is kept: coarse, but cheap, and in steady order
- * over the layers. List scheduling (list.c) decides for each operator by itself.
+ * Input gradients lead to the next layer. Weight gradients lead only to reductions, and may run
+ * during a transfer or before it. The best place depends on the longest path. If it goes through
+ * communication, weight gradients should fill the time of transfers. If it goes through their own
+ * reductions, they should be early. A few placements, the same for all layers, are timed
+ * (dh_slot_time), and the one that ends first is kept. That is coarse, but cheap, and steady over
+ * the layers. List scheduling (list.c) decides for each operator by itself.
  *
  * Source: Centauri (Chen et al., ASPLOS 2024, doi:10.1145/3620666.3651369), scheduling of layers.
  */
@@ -83,7 +83,7 @@ static bool is_behind_block(const placing *p, uint32_t node)
            slot_node(p->slot, first)->block != slot_node(p->slot, node)->block;
 }
 
-/* What was put off is done in front of the node, as the placement has it. */
+/* Issue weight gradients that were put off, if the placement has them before this node. */
 static void catch_up(placing *p, uint32_t node)
 {
     if (p->how == LAST && is_behind_block(p, node)) issue_put_off(p, UINT32_MAX);

@@ -1,9 +1,9 @@
-/* List scheduling over both strands at once (Graham 1969; priorities by longest way to the
- * end, as in HEFT, Topcuoglu 2002): whenever a stream is free, the operator that can start
- * on it first is issued, of several the most urgent. Weight gradients have nobody waiting
- * and so fill what is left. Several sets of priorities are tried and the best order kept, among
- * them the order that was given: a strand without a partner is often best left alone.
- * What would exceed the limit of memory waits for others to release some. */
+/* List scheduling over both strands at once (Graham 1969). Priorities are the longest way to the
+ * end, as in HEFT (Topcuoglu 2002). Whenever a stream is free, the operator that can start on it
+ * first is issued; of several, the most urgent. Nothing waits for weight gradients, so they fill
+ * the gaps. Several sets of priorities are tried, and the given order too: a strand without a
+ * partner is often best left alone. The best order is kept.
+ * An operator that would exceed the limit of memory waits until others release some. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ typedef struct scheduler {
     uint32_t *waits; /* [n] needs not yet issued */
     uint32_t *succ0; /* [n + 1] */
     uint32_t *succ;
-    uint32_t *succ_part; /* of its output that each wants; DH_NONE: all of it */
+    uint32_t *succ_part; /* part of the output that each waits for; DH_NONE: all */
     uint32_t *open;      /* [n_open] all needs issued */
     uint32_t n_open;
     double free_at[DH_N_STREAM];
@@ -43,8 +43,8 @@ typedef struct scheduler {
     uint32_t n_back; /* backward operators issued */
 } scheduler;
 
-/* What the backward takes on its way to the end, over what it holds before each operator: while
- * the forward leaves it that much, the backward can always go on and release memory. */
+/* For each operator of the backward, the memory that the rest of it needs above what it holds then.
+ * While the forward leaves that much, the backward can always go on and release memory. */
 static void set_reserve(scheduler *s)
 {
     const uint32_t n0 = s->slot->strand[0].n, n = s->slot->strand[1].n;
@@ -156,8 +156,8 @@ static bool too_large(const scheduler *s, uint32_t node, uint64_t n_bytes)
     return n_bytes + reserve > s->limit_bytes;
 }
 
-/* Moves those that memory and the backward's progress allow to the front of `open` and returns
- * how many they are; where there are none, those that take least. */
+/* Moves operators that memory and the backward's progress allow to the front of `open`. Returns
+ * their number. If none is allowed, it is the one that needs least memory. */
 static uint32_t allowed(scheduler *s)
 {
     uint64_t least = UINT64_MAX;

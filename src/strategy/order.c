@@ -40,7 +40,7 @@ typedef struct repair {
     uint32_t n;
 } repair;
 
-/* What a node needs first; a policy's order has most of it there already. */
+/* Issue a node after everything that it needs. Most orders have that already. */
 static void issue(repair *r, dh_slot_pick pick)
 {
     const uint32_t node = slot_pick_node(r->slot, &pick);
@@ -65,7 +65,7 @@ static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *or
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
 }
 
-/* What a policy says; where it breaks a dependence, that has to be put right. */
+/* The order of a policy; it may break dependences, which repair_order puts right. */
 static dh_status propose(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
                          const dh_order_options *options, dh_slot_pick *order)
 {
@@ -120,8 +120,8 @@ static bool communicates(const dh_slot *slot)
     return false;
 }
 
-/* The other rows as they stand but for fixed ones: cheap ones first, a search only while there is
- * something to be found. */
+/* Tries the other rows in their order, except the fixed ones. Cheap rows come first. The search
+ * stops when an order is near the bound. */
 static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
                             dh_slot_pick *order)
 {

@@ -19,7 +19,7 @@ static part part_of(const dh_slot_strand *strand, uint32_t block)
     return p;
 }
 
-/* Operators of a plan: all but reductions, numbered anew. */
+/* Operators of a plan: all except reductions, with numbers of their own. */
 typedef struct side {
     dh_pair_op *ops;
     int32_t *preds;

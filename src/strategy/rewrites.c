@@ -6,7 +6,7 @@
 
 /* ---- sequences ------------------------------------------------------------------------------ */
 
-/* What each place of a sequence can have; "" leaves it out, NULL ends. */
+/* Choices for each place of a sequence; "" leaves the place out, NULL ends the list. */
 typedef const char *const *choices;
 typedef struct places {
     choices moves, fusions, overlaps;
@@ -16,17 +16,17 @@ static const char *const moves[] = {"", "split", "split, reorder", "split, reord
                                     NULL};
 /* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
  * quarter, and each more is as many launches more. */
-/* Not among them: fuse(4, gather), whose gathers are n - 1 messages a chunk. Simulated it was
- * longer than fuse(4) wherever it was tried: Llama 3 8B, tp 8, 708 ms to 676 on H100, 1.57 s
- * to 1.52 on A100; GPT-2 of two ranks on a CPU 58.1 ms to 57.3. */
+/* fuse(4, gather) is not tried: its gathers are n - 1 messages a chunk. Simulated steps were longer
+ * than with fuse(4): Llama 3 8B, tp 8, on H100 708 ms to 676, on A100 1.57 s to 1.52. GPT-2 on two
+ * ranks of a CPU took 58.1 ms to 57.3. */
 static const char *const fusions[] = {"", "fuse(4)", NULL};
-/* TUNING: each is measured by `dhelix profile` with all that may stand before it; one part is next
- * to none, and eight leave too few rows for a GEMM on all but the longest micro-batches. */
+/* TUNING: `dhelix profile` measures each with everything that may come before it. One part hides
+ * next to nothing. Eight leave a GEMM too few rows, except on the longest micro-batches. */
 static const char *const overlaps[] = {"", "part-wise(2)", "part-wise(4)", NULL};
 static const places of_jobs = {moves, fusions, overlaps};
 
-/* Nothing of a program of its own is measured, so more are tried: the gathers of few ranks go by
- * chunks at little cost, and sums that somebody has split already have only to be moved. */
+/* Programs of their own are in no profile, so more sequences are tried. Gathers of few ranks go
+ * by chunks at little cost. Sums that are split already only have to be moved. */
 static const char *const alone_moves[] = {
     "", "split", "reorder", "split, reorder", "split, reorder(regather=false)", NULL};
 static const char *const sharded_moves[] = {"",
@@ -176,7 +176,7 @@ dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_co
 
 /* ---- programs of their own ------------------------------------------------------------------ */
 
-/* What persists in a model, and so is followed by nobody, is here written and read like all else.
+/* In a model nothing waits for tensors that persist. Here they are written and read like others.
  */
 static void make_plain(dh_graph *g)
 {
@@ -204,7 +204,7 @@ static dh_status time_program(dh_ctx *ctx, const dh_mesh *mesh, const dh_costs *
     return st;
 }
 
-/* What sequences made: those of r, in its order. */
+/* The programs that the sequences of r made, in its order. */
 typedef struct made_programs {
     dh_graph *at[DH_MAX_REWRITES];
     size_t n;

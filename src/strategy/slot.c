@@ -14,8 +14,8 @@ typedef struct access {
 } access;
 typedef DH_VEC(access) access_list;
 
-/* What has been accessed so far of a strand. Places: the tensors of every block, then the
- * inputs of the micro-batch and the persistent states, which all blocks share. */
+/* The accesses of a strand so far. Places are the tensors of every block, then the inputs of the
+ * micro-batch and the persistent states, which all blocks share. */
 typedef struct tracker {
     const dh_slot_item *items;
     size_t n_items;
@@ -102,7 +102,7 @@ static size_t place_of(const tracker *t, size_t block, uint32_t tensor)
     return t->place0[block] + root;
 }
 
-/* Of several parts of one operator the last: all of it is more than any. */
+/* If several parts of one operator are wanted, the last counts; DH_NONE is all of it. */
 static void add_pred(tracker *t, size_t first, uint32_t pred, uint32_t part)
 {
     t->in_parts |= part != DH_NONE;
@@ -149,7 +149,7 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
     if (!dh_vec_push(list, now)) t->failed = true;
 }
 
-/* What the operator reads or writes; what it only reads the first time was there before. */
+/* Note a tensor that the operator uses. If its first use only reads, it was there before. */
 static void use(tracker *t, size_t first, size_t block, uint32_t tensor, bool writes)
 {
     const dh_graph *g = t->graphs[block];

@@ -1,7 +1,7 @@
-/* Memory that the orders of a slot need: tensors of the strands from first to last use, and what
- * an operator works with while it runs. What a strand keeps for a later slot, or takes over from
- * one before, counts throughout. An output counts beside the input whose storage it may get:
- * whether it does depends on what its stream knows of the others, which an order does not say. */
+/* Memory that the orders of a slot need: tensors of the strands from first to last use, and an
+ * operator's workspace while it runs. Tensors that a strand keeps for a later slot, or takes over
+ * from an earlier one, count throughout. An output counts in addition to the input whose storage it
+ * may get. Whether it gets it depends on the streams' waits, which an order does not have. */
 #include <stdlib.h>
 
 #include "strategy/slot.h"

@@ -29,7 +29,7 @@ typedef struct replay {
     int64_t running[N_STREAMS]; /* place, -1 */
     double left[N_STREAMS];
     double now, exposed, busy[N_STREAMS];
-    void *all; /* what the arrays lie in */
+    void *all; /* the allocation of all arrays */
 } replay;
 
 static bool has_parts(const dh_slot *slot)
@@ -203,8 +203,8 @@ static void slow_down(const replay *r, running *now)
     dh_flows_settle(now->flow, now->n);
 }
 
-/* Work left on a stream when the next part of an output there is complete, but for the last, which
- * is with the operator; negative: there is none. */
+/* Work left on a stream when the next part of an output there is complete. Negative: there is none
+ * before the last part, which is complete when the operator ends. */
 static double left_at_part(const replay *r, int stream)
 {
     const uint32_t place = (uint32_t)r->running[stream];
@@ -278,8 +278,8 @@ static dh_status replay_run(dh_ctx *ctx, replay *r)
     return DH_OK;
 }
 
-/* When the strands have ended, and by how much reductions then delay the step: with those of later
- * slots behind them, where the step does not end with reductions as long as these anyway. */
+/* When the strands have ended, and the delay of the step by reductions after them. Reductions of
+ * later slots follow. If the step ends with reductions as long as these anyway, nothing is lost. */
 static double end_of_strands(const replay *r)
 {
     const dh_slot_rest *rest = &r->slot->rest;

@@ -1,8 +1,8 @@
-/* Strategies as text: a row by its name; passes added to a row, "ring-gemm(both)+dhelix"; or all of
- * one said, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: events}".
+/* Strategies as text: a row by its name; passes added to a row, "ring-gemm(both)+dhelix"; or all
+ * parts, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: events}".
  *
- * In a sum a name that a pass has is the pass. What a text does not say is as in the first row,
- * but for the order beside a schedule that makes pairs: it is chosen (auto). */
+ * In a sum a name of a pass means the pass. Parts that a text does not name are those of the first
+ * row. With a schedule that makes pairs the order is then chosen (auto). */
 #include <string.h>
 
 #include "plan/schedule.h"
