@@ -9,7 +9,7 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* What a system keeps is there from the forward to the backward that uses it. */
+/* A system's own tensors live from the forward to the backward that uses them. */
 static void add_system(const tune_system *system, tune_block *b)
 {
     const dh_system_block more = dh_system_block_of(&system->row, &system->said, b->graph);
@@ -154,8 +154,8 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
     return DH_OK;
 }
 
-/* TUNING: parts of a product are as good as the whole, or worse, but for what rounding to tiles
- * makes of either. */
+/* TUNING: parts of a GEMM take as long as the whole, or longer. Rounding to tiles may make them
+ * shorter, by less than this share. */
 #define PARTS_GAIN 0.05
 
 double tune_least_ns(const tune_blocks *blocks, const dh_recipe *r)

@@ -30,8 +30,8 @@ static dh_status use_stand_in(dh_ctx *ctx, dh_ordering *ordering)
     return DH_OK;
 }
 
-/* The recipe of the mesh and micro-batch at hand, with the configuration's other values but for its
- * strategy. */
+/* Fill the recipe with the configuration's values, except its strategy. Mesh and micro-batch are
+ * there already. */
 static dh_status describe(estimate *e)
 {
     dh_ctx *ctx = e->ctx;
@@ -69,7 +69,7 @@ static dh_status use_strategy(estimate *e)
 
 /* ---- basis -------------------------------------------------------------------------------- */
 
-/* What computation loses beside a transfer. One that does not progress beside it waits instead. */
+/* Time that computation loses during a transfer. A transfer that would not progress then waits. */
 static double lost_ns(const estimate *e, const dh_cost_op *transfer, double ns)
 {
     const tune_speeds speeds = tune_speeds_beside(
@@ -165,9 +165,9 @@ static double alone_ns(const estimate *e, dh_pipe_kind kind, int32_t type, bool 
                   : tune_slot_cost_of(&e->basis, e->long_one, &c).ns;
 }
 
-/* A rank begins when a micro-batch has gone through the stages before its first one, and of whole
- * backwards the last one goes on through these when the rank has done its last. Nothing else runs
- * in these slots: what would be beside a forward has not begun, beside a backward it has ended.
+/* A rank begins when a micro-batch has gone through the stages before its first one. With whole
+ * backwards, the last one goes on through these stages after the rank's last slot. These slots
+ * have no partners: those of the forwards have not begun, those of the backwards have ended.
  * Transfers come on top. */
 static void find_ends_of_pipe(estimate *e, bool floors)
 {
@@ -194,7 +194,7 @@ static void find_ends_of_pipe(estimate *e, bool floors)
     }
 }
 
-/* Slots of a rank, but for when they begin: at least this long by floors of classes. */
+/* Least time of a rank's slots by floors of classes, without any wait between them. */
 static double least_of_rank(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs)
 {
     double ns = 0;
@@ -211,8 +211,8 @@ static void floors_of_one(estimate *e, const tune_timetable *table, tune_rank_en
         ends[r].busy_ns = least_of_rank(table, r, e->costs);
 }
 
-/* No estimate of the configuration's step is below this, whatever its order of operators: each rank
- * has its slots' operators to run, between what the pipeline does before and behind, and to step.
+/* No estimate of the configuration's step is below this, whatever its order of operators. Each rank
+ * runs the operators of its slots, between the pipeline's head and tail, and the optimizer.
  */
 static double least_step_ns(estimate *e)
 {
@@ -263,8 +263,8 @@ static void run_schedule(estimate *e)
     last->end_ns = DH_MAX(last->end_ns, latest);
 }
 
-/* Activations beside which whole gradients that do not persist are all there: as many as there are
- * at any time, unless all forwards come before the first backward, which makes the first of them.
+/* Activations at the time when all whole gradients that do not persist exist. They are the most at
+ * any time. But if all forwards come before the first backward, one micro-batch's are gone then.
  */
 static uint64_t beside_gradients(const estimate *e, int32_t rank, uint64_t activations)
 {
@@ -272,7 +272,7 @@ static uint64_t beside_gradients(const estimate *e, int32_t rank, uint64_t activ
     return n > 1 && n <= in_flight ? activations - activations / (uint64_t)n : activations;
 }
 
-/* Of the activations that there are at once those of one micro-batch. */
+/* The share of one micro-batch in the activations that exist at once. */
 static uint64_t of_one_micro(const estimate *e, int32_t rank, uint64_t activations)
 {
     const int64_t in_flight = DH_MAX(e->spec.recipe.mesh.pp - rank, 1);
@@ -405,7 +405,7 @@ static double least_ns(const estimate *twin)
 
 /* ---- work alone ------------------------------------------------------------------------------ */
 
-/* What least work does not go by. */
+/* The configuration without the dimensions on which least work does not depend. */
 static dh_tune_config without_order(const dh_tune_config *config)
 {
     static const dh_tune_dim dims[] = {DH_TUNE_SCHEDULE, DH_TUNE_STAGES, DH_TUNE_STRATEGY,
@@ -454,8 +454,8 @@ static bool is_placed(const dh_schedule_row *row)
     return row->planned && row->placement == DH_PLACE_LINEAR;
 }
 
-/* A row that is placed by a search of its own takes as long as hundreds of others: it is left out
- * where the configuration cannot be one of the best, however well it is placed. */
+/* A row that is placed by a search of its own takes as long as hundreds of others. It is left out
+ * if the configuration cannot be one of the best, however well it is placed. */
 static dh_status bound(const estimate *e, const tune_limits *limits, dh_tune_row *row,
                        tune_outcome *outcome)
 {
@@ -481,7 +481,7 @@ static dh_status bound(const estimate *e, const tune_limits *limits, dh_tune_row
     return DH_OK;
 }
 
-/* Of what is not to be left out. */
+/* Estimate a configuration that was not left out. */
 static dh_status estimate_schedule(estimate *e, const tune_limits *limits, dh_tune_row *row,
                                    tune_outcome *outcome)
 {

@@ -1,18 +1,18 @@
 /* Every configuration, by as many threads as are asked for, with a result that does not depend on
  * them.
  *
- * Threads take groups of units: those of the same tensor, context and expert parallelism, since
- * graphs, their times and what surrounds micro-batches are shared inside of these and nowhere else.
- * A group is one thread's, in the order of its units, so what its configurations share is the same
- * whoever it is. What one finds is another's limit at once: limits leave out only what cannot be in
- * the result, so it does not matter when they are known. How many configurations are left out
- * unseen would: those whose schedule is placed by a search of its own only get bounds at first.
- * When all others are done, these are looked at by bound, in batches with the limits that there are
- * when a batch begins, each by its group's thread.
+ * Threads take groups of units with the same tensor, context and expert parallelism. Graphs, their
+ * times and outlines are shared inside a group and nowhere else. One thread runs a group in the
+ * order of its units, so shared parts are the same whichever thread that is. A limit that one
+ * thread finds counts for all at once: limits leave out only configurations that cannot be in the
+ * result. Only the number of schedules left out unplaced would depend on when a limit is known.
+ * Configurations whose schedule is placed by a search of its own therefore get only bounds at
+ * first. When all others are done they are looked at by bound, in batches, each by its group's
+ * thread. A batch uses the limits at its beginning.
  *
- * Where there are many, those of the first strategy go first (scouts). What takes longer than so
- * many times their best, by work that no strategy saves, is worth no look: 4 tokens a rank, which
- * take most of the time, since a ring over 512 ranks has as many steps.
+ * If there are many, those of the first strategy go first (scouts). A configuration is worth no
+ * look if its work, which no strategy saves, takes longer than a multiple of the scouts' best. An
+ * example is 4 tokens a rank. A ring over 512 ranks has 512 steps, which take most of the time.
  */
 #include <math.h>
 #include <pthread.h>
@@ -61,7 +61,7 @@ typedef struct exploration {
     DH_VEC(group) groups;
     worker *workers; /* [n_workers] */
     size_t n_workers;
-    pthread_mutex_t lock; /* of all below, of found and of progress */
+    pthread_mutex_t lock; /* guards the members below, found and progress */
     size_t next_group;
     DH_VEC(placed) placed;
     placed *batch[BATCH];
@@ -80,7 +80,7 @@ struct worker {
     dh_ctx ctx;
     dh_status status;
     tune_hints hints;
-    int64_t place; /* of the configuration at hand */
+    int64_t place; /* the present configuration's */
     int64_t n_counted;
     pthread_t thread;
     worker_part *part;
@@ -286,7 +286,7 @@ static dh_status find_worth(dh_ctx *ctx, const tuner *t, exploration *x)
 
 /* ---- estimates ------------------------------------------------------------------------------ */
 
-/* All but `limits` under the lock. */
+/* The caller holds the lock; `limits` is its own. */
 static dh_status begin_one(worker *w, const dh_tune_config *config, int64_t place,
                            tune_limits *limits)
 {
@@ -375,7 +375,7 @@ static int by_bound(const void *x, const void *y)
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
-/* Those of the batch whose graphs the worker has, in their order. */
+/* Estimate the batch's configurations whose graphs the worker has, in their order. */
 static dh_status estimate_batch(worker *w)
 {
     const exploration *x = w->x;

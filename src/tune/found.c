@@ -1,4 +1,4 @@
-/* What a search has found: the best, the best with each value, why values are not possible. */
+/* Results of a search: the best, the best with each value, and why values are not possible. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

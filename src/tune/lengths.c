@@ -12,7 +12,7 @@
 #include "train/switch.h"
 #include "tune/length_cuts.h"
 
-/* What an entry says of a group. */
+/* The settings that an entry gives to a group. */
 typedef struct entry {
     int64_t tp, cp, pp;
     const char *recompute, *strategy, *schedule; /* NULL: the job's */
@@ -30,12 +30,12 @@ typedef DH_VEC(choice) choices;
 /* A mesh that holds weights and optimizer. */
 typedef struct home {
     entry says;
-    const dh_resolved *job; /* of the choice that it comes from */
+    const dh_resolved *job; /* its choice's */
     int64_t update_ns;
     uint64_t bytes;
 } home;
 
-/* What moves between a home and a choice, once asked for. */
+/* Time of moves between a home and a choice, kept once it was asked for. */
 typedef struct priced {
     const dh_resolved *home, *away;
     double ns;
@@ -45,7 +45,7 @@ typedef struct searching {
     dh_ctx *ctx;
     const dh_length_options *options;
     dh_length_plans *plans;
-    dh_job job; /* of the search, whose switch.groups are those at hand */
+    dh_job job; /* the search's; its switch.groups are the present ones */
     dh_dataset *ds;
     int64_t cores, ranks_per_node;
     int64_t cuts[DH_LENGTH_CUTS];
@@ -74,7 +74,7 @@ static int64_t n_search_steps(const searching *s)
     return DH_MAX(1, DH_MIN(n_rows / s->job.global_batch, SEARCH_STEPS));
 }
 
-/* What a mean step has of the groups of a set: bit i of ends is cut i. */
+/* Loads of a set's groups in a mean step; bit i of ends is cut i. */
 static dh_status count_loads(searching *s, unsigned ends, dh_switched_load loads[DH_LENGTH_CUTS])
 {
     int64_t max_len[DH_LENGTH_CUTS];
@@ -233,8 +233,8 @@ static size_t list_best(const searching *s, size_t cut, bool fitting, choice bes
     return n;
 }
 
-/* Meshes without the memory, that would be faster than all that have it, computing more again:
- * which takes longer than not to, so that no other one can be. */
+/* Some meshes do not fit but would be faster than all that do. Try these with recomputation. It
+ * makes a mesh slower, so no other mesh can win by it. */
 static dh_status vary_recompute(searching *s, size_t cut, double pairs)
 {
     static const char *const kinds[] = {"selective", "full"};
@@ -273,7 +273,7 @@ static dh_status vary_best(searching *s, size_t cut, double pairs)
     return DH_OK;
 }
 
-/* What jobs may say instead of their own strategy, in turn. */
+/* The strategies that are tried in addition to the job's own, in turn. */
 static dh_status find_strategies(searching *s)
 {
     /* TUNING: not measured; two that hide communication in different ways, since each row costs
@@ -399,7 +399,7 @@ static dh_status find_sets(searching *s, set *best)
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* What the home's job says a group that has the job's own says so itself. */
+/* If the home has a strategy or schedule of its own, a group with the job's must name that. */
 static void append_group(const searching *s, const set *t, size_t cut, dh_str *out)
 {
     const entry *e = &t->of[cut]->says, *at_home = &t->home->says;
@@ -485,7 +485,7 @@ static int by_time(const void *x, const void *y)
     return a->n_groups < b->n_groups ? -1 : a->n_groups > b->n_groups;
 }
 
-/* What choices of a set take was found without sums over ranks and what only the home has. */
+/* Add a plan's excess to its choices, whose memory lacks sums over ranks and the home's tensors. */
 static void count_excess(searching *s, const set *t, const dh_length_plan *plan)
 {
     const uint64_t excess =

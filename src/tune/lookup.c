@@ -1,4 +1,4 @@
-/* What configurations share, by what it depends on: schedules, graphs, their times, outlines. */
+/* Parts that configurations share, by their keys: schedules, graphs, their times, outlines. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* What a row goes by that is placed by times; zeros of others. */
+/* Times by which a planned row is placed; zeros for other rows. */
 typedef struct planned_key {
     int64_t f_ns, i_ns, w_ns, wgrad_permille;
 } planned_key;
@@ -40,7 +40,7 @@ typedef struct outline_key {
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
     int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
-    int64_t recompute, asked_whole; /* who is the first to ask is told apart by these too */
+    int64_t recompute, asked_whole; /* they also decide who is the first to ask */
 } outline_key;
 
 /* All that a program around micro-batches is built from: outlines of recomputations that have the
@@ -169,8 +169,8 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
     return tune_shared_timetable(e->ctx, e->t->shared, &key, sizeof key, make_timetable, &m, table);
 }
 
-/* TUNING: the straight line through as many micro-batches as a row settles with, 2p mostly, and
- * twice as many is off by less than 1 % for every row of the table (tests/tune). */
+/* TUNING: a straight line through two timetables. One has as many micro-batches as a row settles
+ * with, mostly 2p, the other twice as many. It is off by less than 1 % for every row (tests/tune). */
 dh_status tune_find_timetables(estimate *e)
 {
     const int64_t p = DH_MAX(e->spec.recipe.mesh.pp, (int64_t)2);
@@ -249,7 +249,7 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
     return tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, *place);
 }
 
-/* What a rank holds, over all its virtual stages, of all copies of the model. */
+/* Layers and ends that a rank holds, over its virtual stages and all copies of the model. */
 static tune_stage holding_of(const tune_timetable *t, int32_t rank)
 {
     const dh_schedule *s = t->schedule;
@@ -348,8 +348,8 @@ static int64_t by_stage(const estimate *e)
     return goes || e->spec.recipe.gathers_by_stage ? s->n_stages / s->n_ranks : 0;
 }
 
-/* Ranks that hold as many layers share an outline, however many virtual stages these are:
- * buckets differ, in the bytes that fill them up and in how many transfers they make. */
+/* Ranks that hold as many layers share an outline, however many virtual stages these are. Only
+ * their buckets differ, in padding and in the number of transfers. */
 static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
 {
     const dh_mesh *m = &e->spec.recipe.mesh;

@@ -1,10 +1,10 @@
-/* What a rank holds when it may hold most, whatever slots take.
+/* The moments at which a rank may hold most, however long slots take.
  *
- * A rank's slots run in the order of its schedule, so what is there when one begins does not depend
- * on times: for each type of stage, micro-batches between forward and backward, and those between
- * input and weight gradients. Of the slots of a class only those count beside which no other one of
- * the class holds at least as much of everything: a few a rank, however many micro-batches there
- * are, where running the timetable looks at every slot. */
+ * A rank's slots run in the order of its schedule. The tensors at the beginning of a slot therefore
+ * do not depend on times. For each type of stage these are micro-batches between forward and
+ * backward, and between input and weight gradients. A slot counts only if no other one of its class
+ * holds at least as much of everything. These are a few slots a rank, however many micro-batches
+ * there are. Running the timetable looks at every slot. */
 #include <stdlib.h>
 #include <string.h>
 

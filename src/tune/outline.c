@@ -1,4 +1,4 @@
-/* What surrounds the micro-batches of a rank: what persists, reductions, optimizer. */
+/* Everything around the micro-batches of a rank: persistent data, reductions, optimizer. */
 #include <stdlib.h>
 
 #include "program/build.h"
@@ -23,10 +23,10 @@ static bool reduces_each(const dh_program *p)
     return each;
 }
 
-/* Where every micro-batch's are reduced by themselves: from the second one on the shards of all,
- * and the whole gradients of two buckets, one behind the other, with what is to be added. The last
- * one of a backward stays until the next backward begins, alone; when it is made the activations of
- * its micro-batch have gone. Buckets that are reduced once a step stay whole. */
+/* Memory where each micro-batch is reduced by itself. From the second one on it has the shards of
+ * all, and the whole gradients of two successive buckets with their addends. A backward's last
+ * bucket stays alone until the next backward begins. When it is made, the activations of its
+ * micro-batch are gone. Buckets that are reduced once a step stay whole. */
 static void sum_by_micro(const dh_program *p, tune_outline *o)
 {
     uint64_t two = 0, before = 0, pair = 0;
@@ -73,8 +73,8 @@ static int64_t stage_of(const dh_program *p, const dh_recipe *r, uint32_t flat)
     return (int64_t)block->layer * r->schedule->n_stages / r->model.n_layers;
 }
 
-/* The bucket of a rank's next virtual stage (behind) that is reduced last, since its blocks come
- * first, or of the one before that is there first; 0: there is none. */
+/* Bytes of a bucket of a neighbour stage on the rank; 0: none. behind: the next stage's bucket that
+ * is reduced last, since its blocks come first. Else the previous stage's first one. */
 static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, int64_t from, bool behind)
 {
     const int64_t way = behind ? 1 : -1;
@@ -92,9 +92,9 @@ static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, int64_t fr
     return found == DH_NONE ? 0 : unreduced_bytes(p, found);
 }
 
-/* Those of the virtual stage that has most, beside what is left of the one before it in the
- * backward, or, where they wait for what is sent, beside the first of the one behind. Shards come
- * as activations go. */
+/* Whole gradients of the largest virtual stage and one bucket of a neighbour: the last of the stage
+ * before it in the backward. Where reductions wait for a transfer it may be the first of the stage
+ * after it. Shards come as activations go. */
 static void sum_by_stage(const dh_program *p, const dh_recipe *r, tune_outline *o)
 {
     for (uint32_t f = 0; f < p->flats.n; f++) {
@@ -107,9 +107,9 @@ static void sum_by_stage(const dh_program *p, const dh_recipe *r, tune_outline *
     }
 }
 
-/* Whole gradients that do not persist: where they go as the only backward does, those of two
- * buckets, one behind the other, and shards come as activations go; else all of them, and shards
- * come as they go. The head makes its own in the forward, while what that reads is whole. */
+/* Whole gradients that do not persist. If they go during the only backward, two successive buckets
+ * exist at once, and shards come as activations go. Else all exist, and shards come as they go. The
+ * head makes its own in the forward, while the parameters that it reads are whole. */
 static void sum_transient(const dh_program *p, const dh_recipe *r, bool stays, tune_outline *o)
 {
     uint64_t whole = 0, two = 0, shards = 0;

@@ -1,10 +1,10 @@
-/* Reductions of gradients beside the slots in which their gradients become complete, and gathers of
- * parameters beside those that read them.
+/* Reductions of gradients during the slots in which their gradients become complete, and gathers of
+ * parameters during the slots that read them.
  *
- * They become ready one after another while the last backward of a stage goes on, and take turns
- * on their stream. Backward and reductions are two flows of the clock that all go by
- * (base/flow.h): each slows the other down, and what is not reduced when the rank has done all
- * its slots stays behind them. */
+ * Reductions become ready one after another during the last backward of a stage, and take turns on
+ * their stream. Backward and reductions are two flows of the common clock (base/flow.h). Each
+ * slows the other down. Reductions that are left when the rank has done its slots come after them.
+ */
 #include "base/flow.h"
 #include "tune/estimate.h"
 
@@ -102,9 +102,9 @@ typedef struct gathers {
     double whole_ns, mean_ns;
 } gathers;
 
-/* Of the slots of a stage those that gather. Where parameters stay for all micro-batches that
- * follow each other, the last one of a run gathers for the next; so does the one that reductions
- * run beside. */
+/* Share of a stage's slots that gather. If parameters stay for all micro-batches that follow each
+ * other, the last slot of a run gathers for the next run. The slot during which reductions run
+ * gathers, too. */
 static double share_that_gathers(const estimate *e, const tune_timetable *t, int32_t stage,
                                  bool forward, bool last)
 {
@@ -137,7 +137,7 @@ static gathers gathers_in(const estimate *e, const tune_timetable *t, const tune
     return g;
 }
 
-/* What communication adds to work beside it, and what is left of it then. */
+/* Time that communication adds to work at the same time, its own rest included. */
 static double beside(const tune_outline *o, double comm_ns, double work_ns)
 {
     double left_ns = comm_ns;
@@ -145,8 +145,8 @@ static double beside(const tune_outline *o, double comm_ns, double work_ns)
     return ns + left_ns - work_ns;
 }
 
-/* What gathers alone add: one behind the other with the blocks they are for, or beside the blocks
- * before, the slot's first ones beside the end of the slot before. */
+/* Time that gathers alone add. They run before their blocks, or ahead, during earlier blocks. A
+ * slot's first gathers then run during the end of the slot before. */
 static double gathers_delay(const tune_outline *o, gathers g, double ns)
 {
     if (g.whole_ns <= 0) return 0;
@@ -154,8 +154,8 @@ static double gathers_delay(const tune_outline *o, gathers g, double ns)
     return one_ns * (g.mean_ns / g.whole_ns);
 }
 
-/* What the slot behind, a forward or the next pair, does not hide of a micro-batch's reductions:
- * the next backward waits for them. Gathers for that slot stand behind them. */
+/* Reductions of a micro-batch that the next slot, a forward or a pair, does not hide. The next
+ * backward waits for them. Gathers for that slot come after them. */
 static double left_over(const estimate *e, const tune_timetable *t, const tune_class *c, double ns,
                         const tune_outline *o, double left_ns)
 {

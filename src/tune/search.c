@@ -28,7 +28,7 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- simulation ----------------------------------------------------------------------------- */
 
-/* What fits before what does not, what was simulated before what was not, then by time. */
+/* Rows that fit come first, then rows that were simulated, then shorter ones. */
 static bool is_better(const dh_tune_row *a, const dh_tune_row *b)
 {
     if (a->fits != b->fits) return a->fits;
@@ -54,7 +54,7 @@ static dh_status check_stop(const search *s)
                    (long long)s->n_all, (long long)s->n_all);
 }
 
-/* What only a program can say: the configuration is none after all. */
+/* Drop a configuration that only its program showed to be impossible. */
 static dh_status drop(search *s, size_t i, const char *reason)
 {
     tune_found *f = &s->found;
@@ -118,7 +118,7 @@ static bool is_same(const dh_tune_config *a, const dh_tune_config *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Of the configuration, where it is among the best and has been simulated. */
+/* The configuration's row, if it is among the best and has been simulated. */
 static const dh_tune_row *find_simulated(const search *s, const dh_tune_config *config)
 {
     for (size_t i = 0; i < s->found.n_best; i++)
@@ -127,7 +127,7 @@ static const dh_tune_row *find_simulated(const search *s, const dh_tune_config *
     return NULL;
 }
 
-/* What is faster than all that the estimate preferred is the best after all. */
+/* A row that is faster than all that the estimate preferred becomes the best. */
 static void put_first(search *s, const dh_tune_row *row)
 {
     if (s->found.n_best > 0 && !is_better(row, &s->found.best[0])) return;
@@ -150,7 +150,7 @@ static const tune_simulation *find_value(const value_sims *sims, const dh_tune_c
     return NULL;
 }
 
-/* Those that were simulated among the best with what came of it. */
+/* List them. Rows that were simulated among the best have their result already. */
 static void list_values(const search *s, value_sims *sims)
 {
     for (size_t i = 0; i < s->found.values.n; i++) {
@@ -162,7 +162,7 @@ static void list_values(const search *s, value_sims *sims)
     }
 }
 
-/* What only a program refuses stays an estimate. */
+/* Take the simulated rows. A row that only its program refused stays an estimate. */
 static void take_values(search *s, const value_sims *sims)
 {
     for (size_t i = 0; i < s->found.values.n; i++) {
@@ -174,8 +174,8 @@ static void take_values(search *s, const value_sims *sims)
     }
 }
 
-/* A faster simulated row may have a value too, one that the estimates placed behind the best with
- * that value: a table of values does not contradict the table of rows above it. */
+/* A faster simulated row may have the value too, although its estimate was longer than the best
+ * one's. The table of values must not contradict the table of rows above it. */
 static void take_faster(dh_tune_value_row *v, const dh_tune_row *row)
 {
     if (row->simulated_ns > 0 && row->fits && row->config.at[v->dim] == v->value &&

@@ -96,9 +96,9 @@ typedef struct crew {
     tune_simulation *at;
     size_t n;
     dh_progress *progress;
-    int64_t n_before; /* what progress counts from */
+    int64_t n_before; /* where progress begins to count */
     const char *what;
-    pthread_mutex_t lock; /* of all below, and of progress */
+    pthread_mutex_t lock; /* guards the members below, and progress */
     size_t n_taken, n_done;
     bool failed;
 } crew;

@@ -14,7 +14,7 @@ static double kept_w(const dh_block_lives *l)
     return l->kept_w;
 }
 
-/* Over layers but for one of a kind; -1: over all. */
+/* Sum over layers, without one of kind `but`; -1: over all. */
 static double sum_layers(const tune_blocks *b, const tune_stage *s, int but, dh_block_lives_of *of)
 {
     double sum = 0;
@@ -38,8 +38,8 @@ static double sum_blocks(const tune_blocks *b, const tune_stage *s, dh_block_liv
            (s->head ? of(&b->at[TUNE_HEAD].lives) : 0);
 }
 
-/* Most bytes of a stage while a strand goes over its blocks: those it has been over (forward)
- * or has yet to go over (backward) with what is kept, one with its peak. */
+/* Most bytes of a stage while a strand goes over its blocks. One block has its peak. Blocks that
+ * are done (forward) or still to come (backward) have the bytes that they keep. */
 static double strand_peak(const tune_blocks *b, const tune_stage *s, dh_block_lives_of *others,
                           dh_block_lives_of *peak)
 {
@@ -72,10 +72,10 @@ static double w_peak(const dh_block_lives *l)
 }
 
 typedef struct bytes {
-    double before, peak, after; /* of the stage's micro-batch; the peak includes it */
+    double before, peak, after; /* bytes of the stage's micro-batch; the peak includes it */
 } bytes;
 
-/* While inputs go backward what they leave for weight gradients stays. */
+/* Input gradients leave tensors for weight gradients, and these stay. */
 static double input_peak(const tune_blocks *b, const tune_stage *s)
 {
     const double peak = strand_peak(b, s, kept, i_peak), left = sum_blocks(b, s, kept_w);
@@ -97,7 +97,7 @@ static bytes bytes_of(const tune_blocks *b, const tune_stage *s, int32_t kind)
     }
 }
 
-/* What a forward's layer has at most, over what it keeps. */
+/* The peak of a forward's layer above the bytes that it keeps. */
 static double forth(const dh_block_lives *l)
 {
     return l->f_peak - l->kept;
@@ -231,8 +231,8 @@ static work work_of(const tune_blocks *b, const tune_timetable *t, const tune_cl
     return w;
 }
 
-/* What neither computes nor starts operators is communication that nothing hides, or that
- * slows down what hides it: shared out by how much of each kind there is. */
+/* Time without computation or launches is exposed communication, or slow-down by communication.
+ * It is shared out by how much of each kind there is. */
 void tune_slot_items(const tune_basis *p, const tune_timetable *t, const tune_class *c, double ns,
                      double n, double items[DH_N_TUNE_ITEM])
 {

@@ -1,14 +1,12 @@
 /* The configurations that a job could have on a number of devices.
  *
  * Degrees are divisors of the devices, micro-batches of the sequences of a data-parallel rank,
- * virtual stages of a stage's layers. What these can be for the model at hand is the job
- * reader's to say (dh_job_check), and its message is kept.
- *
- * Left out because another configuration is the same: with one pipeline stage all schedules
- * without folding but one; a strategy whose passes come to those of an earlier one; a strategy of
- * two strands with a schedule that has no pairs, since it would bring its own; a strategy of one
- * strand with a schedule of pairs, which it would run as forwards and backwards one after the
- * other. */
+ * virtual stages of a stage's layers. The job reader decides which of them the model can have
+ * (dh_job_check), and its message is kept. Left out are configurations that equal another one:
+ *   - all schedules without folding except one, if there is one pipeline stage;
+ *   - a strategy whose passes come to those of an earlier one;
+ *   - a strategy of two strands with a schedule without pairs. It would bring its own;
+ *   - a strategy of one strand with a schedule of pairs. It would run them one after the other. */
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +71,7 @@ static bool is_wanted(const tuner *t, dh_tune_dim dim, const char *list, const c
     return !list || is_listed(list, name);
 }
 
-/* What is simulated only is searched where it is named. */
+/* A strategy that can only be simulated is searched if it is named. */
 static bool is_offered(const tuner *t, const char *named, const dh_strategy *row)
 {
     dh_ctx attempt = DH_CTX_INIT;
@@ -136,7 +134,7 @@ static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const 
     return st;
 }
 
-/* What is searched is set where it may be; what the job says of it would be refused elsewhere. */
+/* A searched setting is set where it is possible. Elsewhere the job's value would be refused. */
 static dh_status select_steps(dh_ctx *ctx, tuner *t)
 {
     const dh_tune_options *o = t->options;
@@ -211,8 +209,8 @@ static dh_status find_recipe(walk *w)
     return cluster ? dh_recipe_place(w->ctx, cluster, &t->recipe) : DH_OK;
 }
 
-/* The job with the configuration so far, checked; and its recipe but for what depends on
- * recomputation, strategy and schedule. */
+/* The job with the configuration so far, checked, and its recipe. Recomputation, strategy and
+ * schedule are not in the recipe yet. */
 static dh_status set_job(walk *w)
 {
     dh_job *job = w->t->job;
@@ -313,8 +311,8 @@ static const char *cannot_step(const walk *w)
     return NULL;
 }
 
-/* What cannot step so steps as all others do, which is there once; if these may not either, the
- * configuration is refused. */
+/* Ways to step that the configuration cannot have are left out. If it can have none, it is refused
+ * for the first reason. */
 static dh_status each_step(walk *w)
 {
     const tuner *t = w->t;
@@ -422,7 +420,7 @@ static dh_status each_schedule(walk *w, const dh_strategy *strategy)
     return DH_OK;
 }
 
-/* What passes go by, of the configuration so far. */
+/* The part of the configuration so far on which passes depend. */
 static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
 {
     const dh_job *job = w->t->job;

@@ -1,8 +1,8 @@
 /* Schedules, ready to be timed with any durations.
  *
- * dh_schedule_time asks for a schedule anew each time. Here its slots are put once into an
- * order in which what a slot waits for comes first, with what they wait for on other ranks
- * (on their own rank the order says it); then a pass over them gives ends and memory. */
+ * dh_schedule_time asks for a schedule anew each time. Here its slots are put once into an order
+ * in which a slot comes after all that it waits for. Each slot knows the slots of other ranks that
+ * it waits for; on its own rank the order says it. A pass over them gives ends and memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,8 +168,8 @@ static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
     return DH_OK;
 }
 
-/* Whether the slot makes the last gradients of its stage, and reductions run beside it: they do not
- * where another stage waits for its result, or another copy of the model has to complete them. */
+/* Whether the slot makes the last gradients of its stage, and reductions run during it. They do not
+ * if another stage waits for its result, or another copy of the model must complete them. */
 static bool completes(tune_timetable *t, ordering *o, const dh_pipe_slot *slot, int32_t i)
 {
     const dh_schedule *s = t->schedule;
@@ -319,8 +319,8 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
     return tune_moments_find(ctx, arena, t);
 }
 
-/* Streams run in order. Both ends of a transfer have to come to it; where slots communicate
- * on the same stream, it comes after those before it and before those behind it. */
+/* Streams run in order, and both ends of a transfer must come to it. If slots communicate on the
+ * same stream, the transfer runs after the slots before it and before the slots after it. */
 static double run_transfer(const tune_slot *x, tune_transfer transfer, const double *end,
                            tune_rank_end *ranks)
 {
@@ -332,7 +332,7 @@ static double run_transfer(const tune_slot *x, tune_transfer transfer, const dou
     return start + transfer.ns;
 }
 
-/* By how much longer a slot takes beside transfers, but for those that fit before it begins. */
+/* Time that transfers add to a slot. Transfers that fit before it begins add nothing. */
 static double slowed_ns(tune_rank_end *r, tune_transfer transfer, double start)
 {
     const double ns = DH_MAX(r->beside_ns - (start - r->end_ns), 0.0);

@@ -87,7 +87,7 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
     return buf;
 }
 
-/* What does not divide goes to the middle stages, since the ends have more to do. */
+/* Layers that are left over go to the middle stages, since the ends have more to do. */
 static dh_status print_split(dh_ctx *ctx, int64_t n_layers, int32_t n_chunks, dh_str *out)
 {
     int64_t *counts = calloc((size_t)n_chunks, sizeof *counts);

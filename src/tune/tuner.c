@@ -1,5 +1,4 @@
-/* What a thread of a search has for itself: costs with a memory, and what its configurations share.
- */
+/* Data of one thread of a search: costs with a memory, and parts that its configurations share. */
 #include <stdlib.h>
 
 #include "train/recipe.h"
@@ -10,7 +9,7 @@ static dh_status no_memory(dh_ctx *ctx)
     return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
 }
 
-/* What is shared goes by whose costs it is of, so costs that are the same are one. */
+/* Shared parts are keyed by their costs' address, so equal costs are one object. */
 static const dh_costs *known_costs(const tuner *t, const dh_system_job *heeded)
 {
     for (int k = 0; k < 2 * DH_N_TUNE_RECOMPUTE; k++) {

@@ -3,7 +3,7 @@
 
 #include "tune/tuner.h"
 
-/* What a step is made of, by the estimate or by a simulation. */
+/* The parts of a step, by the estimate or by a simulation. */
 typedef struct items {
     const double *ns, *best_ns;
     const char *const *names;
