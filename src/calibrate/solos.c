@@ -1,8 +1,8 @@
 /* Profiles of ours: what operators took alone.
  *
  * A key (costs/classes.c) has the shapes of an operator's operands. After "; " follow the group of
- * a collective, or the sizes of heads. Operators in fp8, with windows or in parts are left out, because
- * shapes alone do not describe them. A paced link says nothing about the machine. */
+ * a collective, or the sizes of heads. Operators in fp8, with windows or in parts are left out:
+ * shapes do not describe them. A paced link says nothing about the machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

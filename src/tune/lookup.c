@@ -169,8 +169,8 @@ static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetab
     return tune_shared_timetable(e->ctx, e->t->shared, &key, sizeof key, make_timetable, &m, table);
 }
 
-/* TUNING: a straight line through two timetables. One has as many micro-batches as a row settles
- * with, mostly 2p, the other twice as many. It is off by less than 1 % for every row (tests/tune). */
+/* TUNING: the straight line through two timetables is off by less than 1 % for every row. One has
+ * the micro-batches with which a row settles, mostly 2p, the other twice as many (tests/tune). */
 dh_status tune_find_timetables(estimate *e)
 {
     const int64_t p = DH_MAX(e->spec.recipe.mesh.pp, (int64_t)2);
