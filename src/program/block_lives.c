@@ -1,8 +1,8 @@
-/* Memory of a block in a chain, from its graph: what the forward leaves for the backward is kept;
- * the rest lives from its writer to its last reader, in the order of the graph. The tensor between
- * two blocks counts with the one that reads it. Streams that run ahead of each other hold a little
- * more at times; the program's buffers follow the same lifetimes (memory.c), so that is all the
- * difference. */
+/* Memory of a block in a chain, from its graph. Tensors that the forward leaves for the backward
+ * are kept. The others live from their writer to their last reader, in the order of the graph. The
+ * tensor between two blocks counts with the one that reads it. The program's buffers follow the
+ * same lifetimes (memory.c), except that streams that run ahead of each other may hold a little
+ * more. */
 #include "program/block_lives.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct uses_of_op {
 
 typedef struct lives {
     const dh_graph *graph;
-    const dh_backend_info *backend; /* whose kernels need scratch; NULL */
+    const dh_backend_info *backend; /* kernels that may need scratch; NULL: none */
     unsigned *used_by;              /* by tensor with storage: phases that touch it */
     uses_of_op *uses;               /* by operator */
     dh_live_storage *storages;      /* by tensor */
@@ -85,7 +85,7 @@ static bool was_there(const lives *l, uint32_t tensor, unsigned earlier, unsigne
     return (l->used_by[tensor] & earlier) != 0;
 }
 
-/* What the operators of `now` only read, and was not there before, is not this block's. */
+/* Tensors that operators of `now` only read, and no earlier phase touched, are another block's. */
 static void count_uses(lives *l, unsigned now)
 {
     const dh_graph *g = l->graph;

@@ -72,7 +72,7 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     const dh_weight w = dh_reductions_weigh(r, block);
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
-    const bool each = r->spec->recipe.zero >= 3; /* what is gathered together is used together */
+    const bool each = r->spec->recipe.zero >= 3; /* gathered alone, as it is used */
     if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
         const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));

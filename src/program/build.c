@@ -1,13 +1,12 @@
-/* Building the program of one rank: which blocks it holds, then their operators in
- * the order of the pipeline schedule, transfers between stages, reductions of
- * gradients in the slots that complete these, and the optimizer.
+/* Building the program of one rank. It finds the rank's blocks, then emits their operators in the
+ * order of the pipeline schedule. Between them come transfers between stages, reductions in the
+ * slots that complete the gradients, and the optimizer.
  *
- * Order and deadlock. A rank's streams run in order and a transfer occupies the
- * streams of both ends, so all ranks must agree on one order of everything that
- * communicates. It is taken from the schedule's own clock with unit durations: a slot
- * counts at its start, a transfer or reduction at the end of the slot that makes its
- * data. Each rank emits what concerns it sorted by that time; whatever is earliest
- * anywhere then always stands first at all its ranks. */
+ * Order and deadlock. A rank's streams run in order and a transfer occupies the streams of both
+ * ends, so all ranks must agree on one order of everything that communicates. The order is that of
+ * the schedule's own clock with unit durations. A slot counts at its start, a transfer or reduction
+ * at the end of the slot that makes its data. Each rank emits its own items sorted by that time, so
+ * the earliest item of all is always the next one at all its ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

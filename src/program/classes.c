@@ -1,42 +1,41 @@
 /* Verification of a mesh by classes of like ranks.
  *
- * What a program depends on. Of a rank the builder looks only at its pipeline stage,
- * at its context-parallel index, at which groups are node-local, at its tensor-parallel
- * index, at its expert-parallel index and, with the distributed optimizer, at which copy of
- * the experts it has (one rank, without expert parallelism). The last three enter thus:
- *   tp  the first index has the position embeddings and counts replicated vectors in
- *       the gradient norm; the last may have fewer rows of the vocabulary (where others
- *       have none at all, the last has none either, and its program cannot be built);
- *       those between differ only in which rows of the micro-batch's inputs, which
- *       ids and, where experts are spread over them, which experts are theirs
- *   ep  the first index counts in the gradient norm what all of them have alike; the
- *       others differ only in which experts are theirs
- *   edp the first index of either kind counts vectors in the gradient norm; the others differ
- *       only in where in a piece of matrices their shard lies
+ * What a program depends on. The builder looks only at a rank's pipeline stage and
+ * context-parallel index, at which groups are node-local, and at its tensor-parallel and
+ * expert-parallel index. With the distributed optimizer it also looks at which copy of the experts
+ * the rank has (one rank, without expert parallelism). The last three enter as follows:
+ *   tp  The first index has the position embeddings and counts replicated vectors in the gradient
+ *       norm. The last may have fewer rows of the vocabulary; if others have none at all, the last
+ *       has none either, and its program cannot be built. The others differ only in which rows of
+ *       the micro-batch's inputs, which ids and, with experts spread over tp, which experts they
+ *       have.
+ *   ep  The first index counts in the gradient norm the values that all have alike. The others
+ *       differ only in which experts they have.
+ *   edp The first index of either kind counts vectors in the gradient norm. The others differ
+ *       only in where in a piece of matrices their shard lies.
  * Where tensor-parallel ranks share heads of keys and values, the first of those with the same head
  * counts it in the gradient norm, and each tp index is a class of its own.
- * Where two copies of the model lie in opposite directions, members of a group are on two stages,
- * of which either is the other's mirror image: which one, and so where a shard lies, follows from
- * the stage. So all ranks of one stage and cp index, of the first, a middle or the last tp index,
- * and of the first or a later ep and edp index run the same instructions with the same waits,
- * sizes, peers and offsets, but for the place of those rows and shards inside their
- * buffers. (A backend's scratch follows from shapes alone, and these are equal.)
+ * Where two copies of the model lie in opposite directions, members of a group are on two stages
+ * that mirror each other. The stage says which of the two it is, and so where a shard lies.
+ * A class is all ranks of one stage and cp index, of the first, a middle or the last tp index, and
+ * of the first or a later ep and edp index. They run the same instructions with the same waits,
+ * sizes, peers and offsets. Only those rows and shards lie at other places in their buffers. (A
+ * backend's scratch follows from shapes alone, and these are equal.)
  *
  * Why the replay of one rank a class is enough. Let the full replay step all ranks of a
  * class together. A computing instruction is ready on all of them or on none. A call is
- * complete for rank r when the members of r's group have come; members of a group share
- * all coordinates but the group's own, so which classes they are of, and of which class
- * the i-th is, follows from the class of r alone: it is complete for all ranks of the
- * class or for none, and exactly when the representatives' calls are in the reduced
- * replay. Both therefore take the same steps and end in the same state, and as the order
- * of steps does not matter (verify_ranks.c), so does every other full replay. The last
- * argument needs locality to follow from the class as well: where it does not (groups
- * that straddle nodes here and not there), every rank is a class of its own.
+ * complete for rank r when the members of r's group have come. Members of a group share all
+ * coordinates except the group's own. So the class of r alone says of which class the i-th member
+ * is. The call is then complete for all ranks of the class or for none, exactly when it is in the
+ * reduced replay. Both replays take the same steps and end in the same state. The order of steps
+ * does not matter (verify_ranks.c), so every other full replay ends there too. This needs locality
+ * to follow from the class as well. If some groups straddle nodes and others of the kind do not,
+ * every rank is a class of its own.
  *
- * Why the data of one rank a class are enough. Waits, and so what is ordered, are equal.
- * A second check widens the operands whose place varies to all the bytes they may take:
- * every conflict of two accesses on any rank of the class is one of the widened program,
- * so if that has no race, none of them has. */
+ * Why the data of one rank a class are enough. Waits, and therefore the order, are equal. A second
+ * check widens the operands whose place varies to all the bytes they may take. Every conflict of
+ * two accesses on any rank of the class is one of the widened program, so if that has no race, no
+ * rank has one. */
 #include "base/memory.h"
 #include "program/places.h"
 #include "program/program_spec.h"
@@ -50,9 +49,9 @@
 
 /* ---- classes ------------------------------------------------------------------------------ */
 
-/* Nodes are runs of ranks. Where one axis is cut into equal runs, and all faster axes lie
- * whole inside them, a group leaves its node if it varies along a slower axis or beyond
- * such a run, wherever it begins. */
+/* Nodes are runs of ranks. Suppose that one axis is cut into equal runs, and all faster axes lie
+ * whole inside them. Then a group leaves its node if it varies along a slower axis or beyond such a
+ * run, wherever it begins. */
 /* Whether ranks with the same key and value head are on one node, all of them, or on whole ones. */
 static bool cuts_no_heads(const dh_mesh *m)
 {
@@ -85,8 +84,8 @@ bool dh_mesh_nodes_alike(const dh_mesh *m)
     return true;
 }
 
-/* First, middle or last; one index alone is the first. Those in the middle apart where they count
- * key and value heads in the gradient norm and others do not. */
+/* First, middle or last; one index alone is the first. A middle one that counts key and value heads
+ * in the gradient norm differs from one that does not. */
 static uint32_t place_of(const dh_mesh *m, int64_t index)
 {
     const bool counts = m->kv_ranks > 1 && index % m->kv_ranks == 0;
@@ -226,7 +225,7 @@ static void widen(dh_program *p)
 dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
 {
     DH_TRY(dh_program_verify(ctx, program));
-    dh_program wide = *program; /* shares all but the operands */
+    dh_program wide = *program; /* shares everything except the operands */
     wide.gathers_first = false; /* a shard wherever it may lie is not one that is up to date */
     wide.operands.at = malloc((program->operands.n + 1) * sizeof *wide.operands.at);
     if (!wide.operands.at) return no_memory(ctx);

@@ -1,20 +1,20 @@
-/* Two copies of the model (Wavelet, Wang et al. 2021; Chimera, Li and Hoefler 2021, arXiv
- * 2107.06925, 3.2; DualPipe, arXiv 2412.19437, 3.2.1).
+/* Two copies of the model: Wavelet (Wang et al. 2021), Chimera (Li and Hoefler 2021, 3.2) and
+ * DualPipe (DeepSeek-V3, 3.2.1); arXiv 2107.06925 and 2412.19437.
  *
- * Both copies start equal, and are stepped by the sum of their gradients, so they stay equal. Where
- * they lie in opposite directions, stage g and its mirror image p-1-g hold the same layers, of
- * either copy one's; these ranks are further ranks of data to each other, and the sum over copies
- * is one with that over data-parallel ranks (dh_program_data_group): fewer bytes than one after the
- * other, and ZeRO shards over all of them. Where a rank has both copies of a stage, it adds their
- * gradients before that sum, and steps both.
+ * Both copies start equal and are stepped by the sum of their gradients, so they stay equal. If
+ * they lie in opposite directions, stage g and its mirror image p-1-g hold the same layers, one
+ * copy each. These ranks are further data-parallel ranks to each other (dh_program_data_group). One
+ * sum then serves copies and data-parallel ranks: fewer bytes than two sums, and ZeRO shards over
+ * all of them. If a rank has both copies of a stage, it adds their gradients before that sum, and
+ * steps both.
  *
- * Order. Mirrored stages complete the gradients of what they share at different times, and in slots
- * that are not alike. Both rank's sums therefore come in one order, by when the schedule's clock
- * has them complete in both copies, and a stage's sums behind the slot in which that is so here and
- * those before have come. They are alone on their streams (dh_stream_of_group), and no slot waits
- * for them, not even behind a barrier between strands: whoever waits in a sum waits for slots only,
- * which need none, and for sums before it, so the first one in that order that is not complete
- * always gets its partners. */
+ * Order. Mirrored stages complete the gradients that they share at different times, and in slots
+ * that are not alike. Sums therefore have one order, by when the schedule's clock has them complete
+ * in both copies. A stage's sums stand after the slot of that time and after the sums before them.
+ * They are alone on their streams (dh_stream_of_group), and no slot waits for them, not even after
+ * a barrier between strands. A rank in a sum therefore waits only for slots, which need no sum,
+ * and for earlier sums. So the first sum in that order that is not complete always gets its
+ * partners. */
 #include <stdlib.h>
 
 #include "program/build.h"
@@ -103,7 +103,7 @@ dh_status plan_order_turns(dh_ctx *ctx, plan *b, const dh_schedule_timing *timin
         free(times);
         return plan_no_memory(ctx);
     }
-    for (size_t i = b->n_stages; i-- > 0;) { /* of those that end at once the last stage first */
+    for (size_t i = b->n_stages; i-- > 0;) { /* at equal ends, the last stage first */
         const int32_t id = b->stages[i].id;
         if (b->stages[i].again) continue;
         int64_t ns = complete_ns(b, timing, id);

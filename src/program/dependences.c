@@ -1,16 +1,16 @@
 /* Which earlier instructions an instruction waits for. See emit.h.
  *
- * Every instruction carries a vector clock, by stream the last moment known to have passed when it
- * starts: an instruction is complete, or a part of its output. Streams are in order, so whoever
- * knows of a part knows that all in front of that instruction is complete, and what the instruction
- * knew when it started, but not that it has ended. A dependence already implied by the clock needs
- * no wait; the rest become waits, the fewest the order allows. */
+ * Every instruction carries a vector clock: for each stream, the last moment (an instruction or a
+ * part of its output) known to have passed when it starts. Streams are in order. To know of a part
+ * is to know that all in front of its instruction is complete, and what that one knew at its start,
+ * but not that it has ended. A dependence already implied by the clock needs no wait; the rest
+ * become waits, the fewest the order allows. */
 #include "program/emitter.h"
 
 #include <stdlib.h>
 
-/* Whether what used a buffer is recorded by parameters: of each as a whole, unless operators use
- * rows of it (views), and not by the ranges of those that update or reduce it. */
+/* Whether uses of a buffer are recorded by parameters. Each parameter counts as a whole, or by rows
+ * if operators use rows of it (views). Ranges of an update or a reduction are not recorded. */
 static bool holds_params(const dh_buffer *b)
 {
     return b->kind <= DH_BUF_ADAM_V && b->kind != DH_BUF_STATE;
@@ -31,7 +31,7 @@ static bool by_params(const dh_emitter *e, const dh_operand *o)
     return holds_params(&e->program->buffers.at[o->buffer]) && !in_shards(e, o);
 }
 
-/* Of the other operands, whether uses are recorded by the bytes they concern. */
+/* Whether uses of the other operands are recorded by the bytes they concern. */
 static bool by_ranges(const dh_emitter *e, const dh_operand *o)
 {
     const dh_buffer *b = &e->program->buffers.at[o->buffer];
@@ -119,8 +119,8 @@ dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh
     return ok ? DH_OK : dh_emit_no_memory(ctx);
 }
 
-/* What uses an operand of a transient buffer is recorded at exactly its range; of other buffers at
- * one range for all. */
+/* Uses of an operand in a transient buffer are recorded at exactly its range; those of other
+ * buffers at one range for all. */
 static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operand,
                             dh_accesses **seen)
 {
@@ -177,7 +177,7 @@ static void need_all(dh_accesses *a, void *needed)
     dh_clock_merge(needed, &a->reads);
 }
 
-/* What this instruction must come after, from its operands' earlier accesses. */
+/* Moments that this instruction must come after, from its operands' earlier accesses. */
 static dh_clock_vec dependences(dh_emitter *e, const dh_op_info *info, const dh_operand *operands)
 {
     dh_clock_vec needed = {{0}};

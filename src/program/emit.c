@@ -189,9 +189,9 @@ static uint8_t stream_of(const dh_emitter *e, const dh_op *op, const dh_op_info 
     return info->resource == DH_RES_COMM ? e->stream_of[op->group] : (uint8_t)DH_STREAM_COMPUTE;
 }
 
-/* An operand, and the bytes that order its use: its own, but for a shard of a piece of matrices all
- * of that. Where a shard lies then does not show in the waits, so that data-parallel ranks differ
- * in nothing else, and one of padding alone waits too. */
+/* An operand, and the bytes that order its use: its own, or all of a piece of matrices for a shard
+ * of it. The place of a shard then does not show in the waits. So data-parallel ranks differ in
+ * nothing else, and a rank whose shard is padding alone waits too. */
 static dh_status find_operand(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb,
                               uint32_t tensor, dh_operand *operand, dh_operand *scope)
 {

@@ -12,7 +12,7 @@
 
 typedef struct dh_emitter dh_emitter;
 
-/* Takes the spec by reference; program is empty but for mode, dtype and n_micro. */
+/* Takes the spec by reference; program is empty except for mode, dtype and n_micro. */
 dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter **emitter);
 void dh_emitter_destroy(dh_emitter *emitter); /* with the program, unless taken */
 dh_program *dh_emitter_program(dh_emitter *emitter);
@@ -63,8 +63,8 @@ static inline unsigned dh_phases_(const dh_phase *list)
 /* The operators of one block and micro-batch that are in the phases, in order. */
 dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases);
 dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uint32_t op);
-/* Whatever is emitted from here on, on any stream, starts after all emitted so far, but for sums
- * over two copies of the model. */
+/* Everything emitted from here on, on any stream, starts after everything emitted so far. Sums over
+ * two copies of the model are excepted. */
 void dh_emit_barrier(dh_emitter *e);
 /* No barrier waits for what has been emitted so far on streams of gradients and parameters, unless
  * something else follows it there. */
@@ -79,7 +79,7 @@ void dh_emit_after(dh_emitter *e, uint32_t instr);
  * may be a link. `from` need not have been emitted. */
 dh_status dh_emit_bind(dh_ctx *ctx, dh_emitter *e, uint32_t from, uint32_t to, int32_t mb,
                        bool forward);
-/* What leaves block `from` in one micro-batch is what enters `to` in another, or the same. */
+/* Output of block `from` in one micro-batch is the input of `to` in another, or the same. */
 dh_status dh_emit_hand_on(dh_ctx *ctx, dh_emitter *e, uint32_t from, int32_t from_mb, uint32_t to,
                           int32_t to_mb);
 /* Operand of a block's tensor, for naming the result. */

@@ -21,8 +21,8 @@ typedef struct dh_access_range {
     dh_accesses seen;
 } dh_access_range;
 
-/* The blocks (DH_BLOCK_GATHER) that gather the matrices of a block: its own, those of its
- * experts, its adapters or a tied embedding. [0] forward, [1] backward. DH_NONE: not needed. */
+/* The blocks (DH_BLOCK_GATHER) that gather a block's matrices: its own, its experts', its adapters
+ * or a tied embedding. [0] forward, [1] backward. DH_NONE: not needed. */
 enum { DH_MAX_GATHERS = 3 };
 typedef struct dh_block_gathers {
     uint32_t flat[DH_MAX_GATHERS], at[2][DH_MAX_GATHERS];
@@ -94,8 +94,8 @@ dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
 /* Finds the waits of the program's next instruction, whose operator and stream are set, and records
  * its accesses.
- * in        scopes: for each operand, inputs then outputs, the bytes that order its accesses: those
- *           of the operand, or more */
+ * in        scopes: for each operand, inputs then outputs, bytes that order its accesses: its own,
+ *           or more */
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr);
 

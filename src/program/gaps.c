@@ -44,7 +44,7 @@ static bool add_block_gaps(const dh_reducer *r, uint32_t block, int64_t tp_rank,
     return ok;
 }
 
-/* Those of a flat as a tensor-parallel rank has it. */
+/* The gaps of a flat as tensor-parallel rank `tp_rank` has it. */
 static dh_status find_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t id, int64_t tp_rank,
                            dh_gaps *gaps)
 {

@@ -1,17 +1,17 @@
 /* Parameters that are stored as shards (ZeRO-3, Rajbhandari et al. 2020, arXiv 1910.02054, 5.3).
  *
- * A block's matrices are made whole in a transient buffer before its forward, released behind it,
+ * A block's matrices are made whole in a transient buffer before its forward, released after it,
  * and again for its backward. The order is that of PyTorch's fully_shard with explicit prefetch:
  * before a block computes, the gathers of the next `prefetch` blocks are issued. A gather starts
- * when the block prefetch + 1 before it has released its own, counted over slots, so that no more
- * than prefetch + 1 blocks are whole at once (of a slot with two strands, of each) and a slot's
- * first gathers run beside the end of the slot before.
+ * when the block prefetch + 1 before it has released its own, counted over slots. So no more than
+ * prefetch + 1 blocks are whole at once (per strand, in a slot with two), and a slot's first
+ * gathers run during the end of the slot before.
  *
- * Gathers and releases are placed while a slot is emitted, around what reads the parameters, in
- * whatever order that comes: a strategy orders the operators of its strands, the same on all ranks
- * of a stage, and these follow. What is whole is known by bucket, and who uses it: a strand that
- * finds it whole gathers nothing, and the last user releases it. Without resharding after the
- * forward it stays whole until a backward is through with it. */
+ * Gathers and releases are placed while a slot is emitted, around the readers of the parameters, in
+ * whatever order these come. A strategy orders the operators of its strands, the same on all ranks
+ * of a stage. A bucket records that it is whole, and its users. A strand that finds it whole
+ * gathers nothing, and the last user releases it. Without resharding after the forward it stays
+ * whole until a backward is through with it. */
 #include "program/build.h"
 #include "program/emitter.h"
 
@@ -286,7 +286,7 @@ static dh_status make_whole(dh_ctx *ctx, plan *b, const dh_block_gathers *g, int
     return gather(ctx, b, id, walk->mb);
 }
 
-/* What the backward will want stays near. */
+/* Keep the rank's share on the node, or among neighbours, for the gather of the backward. */
 static dh_status keep_share(dh_ctx *ctx, plan *b, const dh_block_gathers *g, int k,
                             const plan_walk *walk, dh_whole *whole)
 {
@@ -367,9 +367,9 @@ static bool reads_matrices(const plan *b, const plan_item *item)
     return false;
 }
 
-/* Whether an item makes use of its block. In an order of a strategy's other operators than those
- * that read parameters may come early, or, as weight gradients do, late; a block without any is
- * through when all of it has run. */
+/* Whether an item makes use of its block. A strategy's order may put operators that read no
+ * parameters early or, as with weight gradients, late. A block without any reader is through when
+ * all of it has run. */
 static bool holds(const plan *b, const plan_walk *walk, const plan_item *item)
 {
     const uint32_t *gathers = b->emitter->gathers.at[item->block].at[walk->backward];

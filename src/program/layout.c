@@ -110,12 +110,12 @@ dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, ui
     return dh_emit_buffer(ctx, e, &b, id);
 }
 
-/* Order of a block's parameters: matrices; split vectors; vectors that all ranks of a
- * tensor-parallel group have, whose gradients one collective sums, first those of which each
- * rank has its heads' part even where it has all tokens; with these a router's
- * weight, which is small and float32 as they are, but decays, and last its bias where that goes by
- * the load of its experts. Of adapters, which have a flat to
- * themselves and decay, those that all ranks have lie where such vectors do. */
+/* Order of a block's parameters, as the enum lists them. Matrices and split vectors come first.
+ * Then come vectors that all ranks of a tensor-parallel group have, whose gradients one collective
+ * sums. First among them are those of which each rank has its heads' part even if it has all
+ * tokens. A router's weight is with them: small and float32 like them, but it decays. Its bias is
+ * last if it follows the load of its experts. Adapters have a flat of their own and decay; those
+ * that all ranks have lie where such vectors do. */
 enum {
     MATRICES,
     SPLIT_VECTORS,
@@ -234,7 +234,7 @@ static int64_t matrix_elements(const dh_emitter *e, const dh_flat *flat, dh_buff
     }
 }
 
-/* Vector elements likewise: they are float32, but for adapters' matrices among them. */
+/* Vector elements likewise. They are float32, except adapters' matrices among them. */
 static int64_t vector_elements(const dh_emitter *e, const dh_flat *flat, dh_buffer_kind kind)
 {
     const bool adapters = dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS;
@@ -394,11 +394,10 @@ static uint64_t sqsum_bytes(const dh_program *p)
     return n * DH_SQSUM_DIGITS * sizeof(double);
 }
 
-/* Of a tied embedding that is on this rank at both ends of the model, the gradient is two
- * sums, each by micro-batch, added once at the end, as it is where they lie on different
- * ranks: a single sum would take the contributions in the order of the schedule. Bytes of
- * the head's; 0 where there is no other order, with one micro-batch or with no rank to
- * wait for. */
+/* Bytes of the head's gradient where a tied embedding is on this rank at both ends of the model.
+ * Its gradient is two sums, each by micro-batch, added once at the end, as on different ranks. A
+ * single sum would take the contributions in the order of the schedule. 0 where there is no other
+ * order: with one micro-batch, or with no rank to wait for. */
 static uint64_t tied_bytes(const dh_emitter *e)
 {
     const dh_program *p = e->program;

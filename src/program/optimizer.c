@@ -1,21 +1,21 @@
 /* The optimizer of a rank: norm, clipping, update, gathering.
  *
  * Post-validation (Qi et al. 2024, arXiv 2401.10241, 4): no stage of a pipeline waits for the norm
- * of all gradients. The sum of squares goes from stage to stage; whoever has what is known so far
- * steps by that, keeping what it overwrites, unless it clips already. The sum of all comes back the
- * same way, and a step that it does not agree with is amended: what was kept, and the step anew.
- * Sums are exact, so that all come to the bits of the step that waits. The last stage of the chain
- * knows the norm of all, and steps once. What is kept lies where activations were.
+ * of all gradients. The sum of squares goes from stage to stage. Each steps by the sum so far and
+ * keeps the values that it overwrites, unless it clips already. The total comes back the same way.
+ * A step that disagrees with it is amended: restored from the kept values and made anew. Sums are
+ * exact, so all get the bits of the step that waits. The last stage of the chain knows the norm of
+ * all, and steps once. Kept values lie where activations were.
  *
- * Not as published there: the amendment ends the step; it does not go on into the next one's first
- * forwards, so that what a step leaves is what checkpoints and evaluations may read.
+ * Not as published there: the amendment ends the step and does not go on into the first forwards of
+ * the next one. Checkpoints and evaluations may therefore read the parameters after a step.
  *
  * Fused (recipe.fuse; CoCoNet, arXiv 2105.05720, 6.1): reduce-scatter, AdamW on the shard and
  * all-gather of a bucket's pieces as one pipeline. A piece steps by the norm of its own gradients
- * while the next one is still being summed, and is gathered while that steps; pieces go in the
- * order in which their sums come. Where gradients are clipped a step keeps what it overwrites, as
- * above, and gathers follow the norm. A gradient that is not finite stops the steps of its own
- * piece alone where nothing is clipped; the run then ends or goes back as after any such step. */
+ * while the next one is still being summed, and is gathered while that steps. Pieces go in the
+ * order of their sums. With clipping, a step keeps what it overwrites, as above, and gathers follow
+ * the norm. Without, a gradient that is not finite stops the steps of its own piece alone; the run
+ * then ends or goes back as after any such step. */
 #include "program/reductions.h"
 
 #include <stdlib.h>
@@ -65,8 +65,8 @@ static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_
     return range_of(ctx, r, f->matrix[DH_BUF_COPY], shards ? kept : first, n, item, &region->copy);
 }
 
-/* A flat as the optimizer reads it: a second copy of the model steps by the sum of both copies'
- * gradients, with moments of its own, as data-parallel ranks do, so that it stays equal. */
+/* A flat as the optimizer reads it. A second copy of the model steps by the sum of both copies'
+ * gradients, with its own moments, as data-parallel ranks do. So the copies stay equal. */
 static dh_flat flat_of(const dh_program *p, uint32_t flat)
 {
     dh_flat f = p->flats.at[flat];
@@ -99,8 +99,8 @@ static dh_status add_counted(dh_ctx *ctx, const dh_reducer *r, const stretch *s,
     return dh_vec_push(list, region) ? DH_OK : no_memory(ctx);
 }
 
-/* A region that counts, on a rank whose keys and values another rank counts: then it counts in
- * parts, those between them. */
+/* Add a region that counts in the norm, on a rank whose keys and values another rank counts. Only
+ * the parts between keys and values count here. */
 static dh_status count_in_parts(dh_ctx *ctx, const dh_reducer *r, const stretch *s,
                                 const dh_opt_region *whole, region_list *list)
 {
@@ -288,10 +288,10 @@ static chain_place place_among(const int64_t *last_ns, int32_t n, int32_t own)
     return place;
 }
 
-/* Pipeline ranks are in the order in which they complete their gradients, by what their stages
- * take, so that nobody waits for a sum of somebody later: a stage whose turn has come has what it
- * needs. The last one, for which all others have to wait before they are sure, is the one that
- * keeps nothing. Costs are the same on all ranks, as for the order of slots. */
+/* Pipeline ranks are in the order in which they complete their gradients, by the times of their
+ * stages. So no rank waits for the sum of a later one: at its turn a stage has all it needs. The
+ * last rank is the one that keeps nothing, as all others wait for it before they are sure. Costs
+ * are the same on all ranks, as for the order of slots. */
 static dh_status find_place(dh_ctx *ctx, const dh_reducer *r, chain_place *place)
 {
     dh_recipe recipe = r->spec->recipe;

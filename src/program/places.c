@@ -1,5 +1,5 @@
-/* Placement: in the order given, each at the lowest offset free of conflicts (greedy by size, where
- * the order is that; Pisarchyk and Lee 2020, arXiv 2001.03288).
+/* Placement: in the order given, each at the lowest offset free of conflicts. With the order by
+ * size this is greedy by size (Pisarchyk and Lee 2020, arXiv 2001.03288).
  *
  * Two buffers conflict unless one is released where the other is first written: with a the one of
  * either's streams, a.first < b.release[a] and b.first < a.release[b]. For a pair of streams that
@@ -118,7 +118,7 @@ static void *make_key(const dh_placing_list *list, size_t *n_bytes)
     return key;
 }
 
-/* What is known of a list, or its row with `mine` set: the caller has to look. */
+/* The row of a list, found or new. `mine` is set if it is new: the caller then does the search. */
 static found *known_of(dh_places *p, const void *key, size_t n_key, size_t n, bool *mine)
 {
     void **place = dh_table_at(&p->lists, p->arena, key, n_key);

@@ -27,7 +27,7 @@ typedef struct dh_placing_list {
 /* Places each buffer at the lowest offset that is free of earlier buffers.
  * in        offsets: [list->n]
  * errors    false: out of memory
- * cost      O(n log(n_times)) sets of runs looked at */
+ * cost      O(n log(n_times)) sets of runs */
 bool dh_places_find(const dh_placing_list *list, uint64_t *offsets);
 
 /* Places found so far. Any thread. */

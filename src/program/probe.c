@@ -1,17 +1,17 @@
 /* Probes: instructions behind a step that measure its operators.
  *
- * A probe is the operator again, on the same buffers, alone between two barriers; or two
- * operators of different streams side by side, one of the first micro-batch's forward and
- * one of the last one's backward, which share no data. Buffers live until their last use,
- * so probes see what the step left there, and the verifier proves them like the rest.
+ * A probe is the operator again, on the same buffers, alone between two barriers. Or it is two
+ * operators of different streams side by side, without common data: one of the first micro-batch's
+ * forward, one of the last one's backward. Buffers live until their last use, so probes see what
+ * the step left there, and the verifier proves them like the rest.
  *
  * Before a probe with communication the same call runs once: ranks leave it together,
  * so that waiting for a late partner is not taken for transfer time.
  *
- * Order and deadlock. Classes come in the order of their first instructions in the step,
- * which all ranks share (build.c); so what two ranks both take part in, they meet in the
- * same order. A link has two ends with different histories: every link is probed. Pairs
- * come last, and communicate inside a stage only, whose ranks have the same classes. */
+ * Order and deadlock. Classes come in the order of their first instructions in the step, which all
+ * ranks share (build.c). So two ranks meet in the same order at their common classes. A link has
+ * two ends with different histories: every link is probed. Pairs come last, and communicate inside
+ * a stage only, whose ranks have the same classes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -148,7 +148,7 @@ typedef struct dh_instr {
 /* A part is complete only after all parts before it. */
 typedef struct dh_wait {
     uint32_t instr;
-    uint32_t part; /* of its first output; DH_NONE: the instruction is complete */
+    uint32_t part; /* part of its first output; DH_NONE: the whole instruction */
 } dh_wait;
 
 /* Operators of the step that take the same time (profile.h). */
@@ -207,7 +207,7 @@ typedef struct dh_program {
     uint32_t n_parts;                     /* parts of all instructions with several parts */
     DH_VEC(dh_probe_class) probe_classes; /* none without spec.probes */
     DH_VEC(dh_probe) probes;
-    uint64_t persistent_bytes; /* of the slab, at its start */
+    uint64_t persistent_bytes; /* part of slab_bytes, at the start */
     uint64_t slab_bytes;       /* planned peak; no byte beyond is used */
     uint64_t live_bytes;       /* most bytes alive at once: lower bound of slab_bytes */
     dh_operand result;         /* decode: logits f32 [1,V]; else buffer DH_NONE */
@@ -249,12 +249,12 @@ uint32_t dh_program_param(const dh_program *program, const char *name);
 uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
 /* Operand o of a flat's gradients for a micro-batch (dh_flat.each_micro); o itself otherwise. */
 dh_operand dh_program_of_micro(const dh_program *program, dh_operand o, int32_t mb);
-/* The piece of a flat's matrices whose shard on this rank, or a part of it, is operand o of a
- * persistent buffer; o itself where it lies elsewhere or is at the same place on all ranks. */
+/* The piece of a flat's matrices whose shard on this rank holds operand o of a persistent buffer.
+ * It is o itself where o lies elsewhere or is at the same place on all ranks. */
 dh_operand dh_program_piece(const dh_program *program, dh_operand o);
-/* Cuts elements [*first, *first + *n) of a matrix down to those that lie in piece k of its flat and
- * that this rank has of a kind, all or a shard. The operand's byte0 is the place of the first. Only
- * the shard of a sharded gradient is summed over all ranks. */
+/* Cuts elements [*first, *first + *n) of a matrix down to those in piece k of its flat that this
+ * rank has of a kind, all or a shard. The operand's byte0 is the place of the first. Only the shard
+ * of a sharded gradient is summed over all ranks. */
 dh_operand dh_program_param_part(const dh_program *program, uint32_t param, dh_buffer_kind kind,
                                  int64_t k, int64_t *first, int64_t *n);
 /* Bytes of overwritten values that steps ahead of the gradient norm keep: transient, all alive

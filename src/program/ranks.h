@@ -25,9 +25,8 @@ size_t dh_rank_n_keys(const dh_recipe *recipe);
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);
 void dh_rank_classes_fini(dh_rank_classes *classes);
 
-/* Verifies the member of a class, and the properties that hold for the class only if they hold for
- * every place of the optimizer's shards and of the own rows of sequence parallelism in their
- * blocks.
+/* Verifies the member of a class. Properties that could depend on the places of optimizer shards,
+ * or of sequence parallelism's own rows in their blocks, are verified for every such place.
  * errors    DH_EVERIFY, DH_ENOMEM */
 dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program);
 

@@ -27,8 +27,8 @@ typedef struct dh_backend_info {
     bool fuses_gelu; /* it gains by products that make GELU of what they compute */
 } dh_backend_info;
 
-/* The part of gathered parameters that stays from a block's forward to its backward: only the
- * rank's own shard; a share, which the ranks of a node gather among themselves; or all. */
+/* The part of gathered parameters that stays from a block's forward to its backward. It is the
+ * rank's own shard, a share that the ranks of a node gather among themselves, or all. */
 typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
 
 typedef struct dh_recipe {

@@ -1,17 +1,17 @@
 /* Reductions of gradients.
  *
- * Gradients travel in buckets (Li et al. 2020, arXiv 2006.15704, 3.2.1): a backward goes
- * from the last block of a stage to its first, so blocks are collected from the end until a
- * bucket is full, and a bucket is reduced when its first block is through. A block larger
- * than a bucket goes in pieces, the last parameters first: each waits for no more than the
- * gradients in it. Sums are by element in a fixed order, so buckets change no bit of them.
+ * Gradients travel in buckets (Li et al. 2020, arXiv 2006.15704, 3.2.1). A backward goes from the
+ * last block of a stage to its first, so blocks are collected from the end until a bucket is full.
+ * A bucket is reduced when its first block is through. A block larger than a bucket goes in pieces,
+ * the last parameters first: each waits only for the gradients in it. Sums are by element in a
+ * fixed order, so buckets change no bit of them.
  *
- * Gradients of several micro-batches are added up whole and reduced once; or, from ZeRO-2 on,
- * reduced each by itself, and the shards are added up (set_requires_gradient_sync of PyTorch's
- * fully_shard, false for all but the last or always true). Then whole gradients are those of two
- * buckets, one that is made and one that is reduced meanwhile: when the next bucket's gradients
- * are there, or the next backward begins, the shards of the one before are added and its whole ones
- * go.
+ * Gradients of several micro-batches are added up whole and reduced once. Or, from ZeRO-2 on, each
+ * is reduced by itself, and the shards are added up. (PyTorch's fully_shard chooses by
+ * set_requires_gradient_sync: false until the last one, or always true.) There are then whole
+ * gradients of two buckets, one being made and one being reduced. When the next bucket's gradients
+ * are there, or the next backward begins, the shards of the bucket before are added and its whole
+ * gradients go.
  * Vectors, which every rank has whole, are reduced once. */
 #include "program/reductions.h"
 #include "program/recipe.h"
@@ -64,7 +64,7 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
 }
 
 /* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its
- * node, sums its slice, which lies where it was, over nodes, and gathers the others'. */
+ * node, sums its own slice in place over nodes, and gathers the other slices. */
 static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                                dh_group_kind group, dh_operand all)
 {
@@ -99,9 +99,9 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
 }
 
 /* A sum of which every rank has its shard afterwards. In stages: ranks are in the order of nodes,
- * so those of node a have the shards of block a. Block by block a node's ranks scatter what they
- * have, each to the one at its place; the shards of its place, one a block, pass side by side to
- * the sum over nodes, which leaves each rank its own. */
+ * so node a's ranks have the shards of block a. Block by block, a node's ranks scatter their data,
+ * each to the rank at its place. The shards of a place, one a block, then go to the sum over
+ * nodes, which leaves each rank its own. */
 static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                                dh_group_kind group, dh_operand all, dh_operand shard)
 {
@@ -146,7 +146,7 @@ static dh_operand all_gradients(const dh_flat *f)
     return both;
 }
 
-/* What the same layers of a second copy of the model on this rank have. */
+/* Add the gradients of the same layers in a second copy of the model on this rank. */
 static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, sum_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
@@ -164,7 +164,7 @@ static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, s
     return DH_OK;
 }
 
-/* What the head on this rank has of the embedding's gradient. */
+/* Add the head's part of the embedding's gradient, where the head is on this rank. */
 static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, bool first,
                               sum_list *list)
 {
@@ -305,10 +305,10 @@ static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
     return st;
 }
 
-/* What one rank's gradients lack: other shards' part of vectors that tensor parallelism
- * replicates, all of them where it splits the tokens, else those shared by heads; other query
- * heads' part of keys and values; the other end of a tied embedding, and the other data-parallel
- * (and context-parallel) ranks' samples. */
+/* List everything that one rank's gradients lack. Vectors that tensor parallelism replicates lack
+ * other shards' parts: all of them if it splits the tokens, else those shared by heads. Keys and
+ * values lack other query heads, a tied embedding its other end. All lack the samples of the other
+ * data-parallel (and context-parallel) ranks. */
 static dh_status list_all_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
                              dh_sums which, sum_list *list)
 {

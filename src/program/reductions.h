@@ -58,7 +58,7 @@ typedef struct dh_weight {
     int64_t n_bytes, matrix_bytes;
     int64_t n_matrix, n_vector; /* elements in a flat, alignment included */
     int64_t n_replicated;       /* vector elements that all tensor-parallel ranks have */
-    int64_t n_by_heads;         /* of these, elements with gradients of the rank's own heads */
+    int64_t n_by_heads;         /* of them, those with gradients of own heads only */
 } dh_weight;
 dh_weight dh_reductions_weigh(const dh_reducer *r, uint32_t block);
 /* recipe.bucket_bytes, or the default. */
@@ -74,8 +74,8 @@ bool dh_reductions_last(const dh_reducer *r, uint32_t block);
 dh_status dh_reductions_add(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which,
                             uint32_t *id);
 /* The graph of a block of reductions on the first tensor-parallel rank, and the gradients that each
- * operator sums there. All ranks of a stage order a slot by it, so it has the same operators of the
- * same sizes on all.
+ * operator sums there. All ranks of a stage order a slot by it. It has the same operators and sizes
+ * on all.
  * out       graph and sums [graph->ops.n] are the caller's */
 dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t id, dh_graph **graph,
                               dh_operand **sums);

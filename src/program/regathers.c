@@ -1,12 +1,11 @@
 /* Parameters that the optimizer updated in shards, gathered at the beginning of the next step.
  *
- * Behind the optimizer a gather has nothing to run beside but updates, which are short. The next
- * step's forward needs the first block's parameters first and the last one's last, and has
- * computation for all of them: so a step begins with the gathers of what the one before has
- * updated, in the order of the forward, and every operator waits for those that it reads. They
- * stand in front of all else on their streams, in one order on all ranks of a stage, so nothing
- * waits for what comes behind them. Gathering again what is whole changes nothing, which is what
- * the first step does.
+ * After the optimizer a gather can only run beside updates, which are short. The next step's
+ * forward needs the first block's parameters first and the last one's last, and has computation for
+ * all of them. So a step begins with the gathers of the previous step's updates, in the order of
+ * the forward, and every operator waits for its own parameters. The gathers are first on their
+ * streams, in one order on all ranks of a stage, so they wait for nothing after them. Gathering
+ * again what is whole changes nothing; the first step does so.
  *
  * Between two steps the rank's shards are up to date, and nothing else of its matrices: checkpoints
  * take the shards; what evaluates makes the parameters whole first (dh_program_spec.gathers). */

@@ -1,6 +1,6 @@
-/* Keys and values that tensor-parallel ranks have alike, where there are more ranks than heads of
- * them (dh_mesh.kv_ranks): the last elements of the packed weights and biases of queries, keys and
- * values. Each such rank has the gradient of its own query heads. */
+/* Keys and values that tensor-parallel ranks have alike, where ranks outnumber their heads
+ * (dh_mesh.kv_ranks). They are the last elements of the packed weights and biases of queries, keys
+ * and values. Each such rank has the gradient of its own query heads. */
 #include "program/reductions.h"
 
 dh_status dh_flat_repeats(dh_ctx *ctx, const dh_program *p, uint32_t flat, bool matrices,

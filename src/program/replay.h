@@ -1,9 +1,9 @@
 /* Replay of one program's order: where its streams stand, and what blocks them.
  *
- * Executes nothing. Instructions may be stepped in any order that the streams and
- * waits allow; whoever steps decides which, and what it checks at each. Who steps whole
- * instructions only, as verifiers do, takes a wait for a part for one for its instruction: what
- * has started ends by itself, so a program that ends with the one ends with the other. */
+ * Executes nothing. Instructions may be stepped in any order that the streams and waits allow; the
+ * caller decides which, and what it checks at each. Verifiers step whole instructions only, and
+ * take a wait for a part as a wait for its instruction. Started instructions end by themselves, so
+ * both kinds of wait let the same programs end. */
 #ifndef DH_PROGRAM_REPLAY_H
 #define DH_PROGRAM_REPLAY_H
 

@@ -71,7 +71,7 @@ typedef struct dh_holding {
 /* ---- slices to move -------------------------------------------------------------------------- */
 
 typedef struct dh_owner {
-    uint32_t rank, held; /* of the first layout */
+    uint32_t rank, held; /* rank of the first layout, index into its boxes */
 } dh_owner;
 
 /* A box that a rank shall have. It lies wholly in one box of every owner. */
@@ -110,8 +110,8 @@ typedef struct dh_layout {
     const dh_recipe *recipe;
     uint64_t base;     /* first byte of its persistent buffers in the slab */
     uint64_t gap;      /* DH_LAYOUT_BEHIND: bytes between the other layout and this one */
-    dh_step_part part; /* of the programs that use it */
-    bool lean;         /* those programs are lean (program_spec.h) */
+    dh_step_part part; /* part of the step that its programs run */
+    bool lean;         /* its programs are lean (program_spec.h) */
 } dh_layout;
 #define DH_LAYOUT_BEHIND UINT64_MAX /* base of one of two layouts: right after the other */
 

@@ -1,10 +1,10 @@
 /* The plan of a reshard whose busiest wire is done soonest. See reshard.h.
  *
- * Branch and bound over the slices that have several owners, largest first: what is placed only
- * adds to wires, so a branch ends where one of them is as full as the best plan's busiest. That is
- * a makespan problem on unrelated machines, NP-hard in general: the search ends after a number of
- * steps, and says whether it came to an end; with many slices it is not begun. It starts from the
- * plan at hand and is never worse. */
+ * Branch and bound over the slices that have several owners, largest first. A placed slice only
+ * adds to wires, so a branch ends where one of them is as full as the best plan's busiest. This is
+ * a makespan problem on unrelated machines, NP-hard in general. The search therefore ends after a
+ * number of steps, and says whether it was complete; with many slices it is not begun. It starts
+ * from the plan at hand and is never worse. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,7 +90,7 @@ static bool stays(const dh_reshard *r, const dh_slice *s)
     return r->owners.at[s->owner0].rank == s->to;
 }
 
-/* What a rank takes does not depend on the plan, but for the wire it comes by. */
+/* A rank takes the same bytes in every plan; only the wires by which they come differ. */
 static double taking_ns(const dh_reshard_load *load, int64_t rank)
 {
     const dh_reshard *r = load->reshard;
@@ -107,7 +107,7 @@ static double taking_ns(const dh_reshard_load *load, int64_t rank)
     return DH_MAX(most, side_by_side_ns(load, &d));
 }
 
-/* What only this rank has, it sends. */
+/* A rank sends every slice that only it has. */
 static double sending_ns(const dh_reshard_load *load, int64_t rank)
 {
     const dh_reshard *r = load->reshard;

@@ -1,4 +1,4 @@
-/* What ranks hold of a model's tensors, and what they lack of another layout. See reshard.h. */
+/* Boxes of tensors that ranks hold, and that they lack of another layout. See reshard.h. */
 #include "program/reshard.h"
 
 #include <stdio.h>
@@ -61,8 +61,8 @@ static dh_dtype dtype_of(const holding_job *j)
     return j->kind == DH_BUF_COPY ? j->program->dtype : DH_F32;
 }
 
-/* Elements [first, end) of a run of rows, `width` long, of which the first lies at `at` in the
- * buffer: the end of a row, whole rows, the beginning of one. */
+/* Elements [first, end) of a run of rows of length `width`, the first at `at` in the buffer. They
+ * make up to three boxes: the end of a row, whole rows, the beginning of one. */
 static dh_status add_boxes(dh_ctx *ctx, const holding_job *j, uint32_t param,
                            const dh_param_piece *piece, int64_t first, int64_t end, dh_held held)
 {
@@ -181,7 +181,7 @@ static run *index_holding(const dh_reshard *r, const dh_holding *h)
 
 typedef struct lacking {
     dh_reshard *r;
-    run **runs; /* of the first layout, by rank and tensor */
+    run **runs; /* boxes of the first layout, by rank and tensor */
     DH_VEC(dh_box) rest;
 } lacking;
 
@@ -191,7 +191,7 @@ static bool contains(const dh_box *outer, const dh_box *inner)
     return dh_box_meet(outer, inner, &both) && dh_box_elements(&both) == dh_box_elements(inner);
 }
 
-/* What of a box is not in `cut`, which lies inside: above, below, left, right. */
+/* The parts of a box outside `cut`, which lies inside: above, below, left, right. */
 static bool push_rest(lacking *l, const dh_box *b, const dh_box *cut)
 {
     const int64_t cut_end = cut->row + cut->n_rows, end = b->row + b->n_rows;

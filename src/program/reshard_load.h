@@ -4,8 +4,8 @@
 
 #include "program/reshard.h"
 
-/* A rank has four wires: out and in, on its node and between nodes. What passes one takes its bytes
- * times what one takes; all go at once. */
+/* A rank has four wires: out and in, on its node and between nodes. A wire takes its bytes times
+ * its time a byte; all go at once. */
 typedef struct dh_reshard_load {
     const dh_reshard *reshard;
     dh_reshard_wires wires;
@@ -15,13 +15,13 @@ typedef struct dh_reshard_load {
 dh_status dh_reshard_load_init(dh_ctx *ctx, const dh_reshard *reshard, dh_reshard_wires wires,
                                dh_reshard_load *load);
 void dh_reshard_load_fini(dh_reshard_load *load);
-/* bytes may be below 0, to take back what was added. What stays on a rank passes no wire. */
+/* bytes may be below 0, to take back an addition. Slices that stay on a rank use no wire. */
 void dh_reshard_load_add(dh_reshard_load *load, uint32_t from, uint32_t to, int64_t bytes);
 /* Until the fuller of the two wires between these ranks is done. */
 double dh_reshard_load_between(const dh_reshard_load *load, uint32_t from, uint32_t to);
 double dh_reshard_load_busiest(const dh_reshard_load *load);
-/* No choice of owners is done sooner: of what a rank has to take, with all its wires; of what only
- * one node's, or one rank's, owners have, with all of theirs. */
+/* A bound that no choice of owners beats. A rank must take its slices over all its wires; one
+ * node's, or one rank's, owners must send those that only they have over all of theirs. */
 double dh_reshard_bound(const dh_reshard_load *load);
 
 /* Changes the plan at hand to the best there is. *ended: it is proved to be that. */

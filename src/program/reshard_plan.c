@@ -1,4 +1,4 @@
-/* Who sends which slice. See reshard.h. */
+/* The choice of a sender for each slice. See reshard.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,8 +86,8 @@ static void fill(filling *f, uint32_t chunk, int64_t bytes)
     f->chunk = chunk;
 }
 
-/* In the order of slices each goes into the first chunk, behind those that its two ranks are at,
- * with room for it on both: so all ranks have something to do in every chunk. */
+/* In the order of slices, each goes into the first chunk with room for it on both its ranks, from
+ * the chunks that these are at. So all ranks have something to do in every chunk. */
 static dh_status cut_chunks(dh_ctx *ctx, dh_reshard *r, int64_t chunk_bytes)
 {
     filling *out = calloc((size_t)r->n_ranks + 1, sizeof *out);

@@ -1,12 +1,12 @@
 /* The program of a reshard on one rank. See reshard.h.
  *
- *   take    slices that leave are taken out of the first layout, one behind another by who gets
- * them send    one operator for all messages of a chunk, type and wire put     what came, and what
- * the rank had itself, goes to its place in the second layout
+ *   take    copies slices that leave out of the first layout, in the order of their receivers.
+ *   send    is one operator for all messages of a chunk, type and wire.
+ *   put     copies slices that came, or were here, to their places in the second layout.
  *
- * Blocks are numbered alike on all ranks, whatever each has to do: the first has a tensor for every
- * buffer of the layouts, then each chunk, type and wire has three. A chunk is taken before the one
- * before it is put, so that it travels meanwhile. */
+ * Blocks are numbered alike on all ranks. The first has a tensor for every buffer of the layouts;
+ * then each chunk, type and wire has three. A chunk is taken before the previous one is put, so
+ * that it travels meanwhile. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static dh_status add_run(dh_ctx *ctx, dh_graph *g, const char *name, int64_t fir
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* What a buffer of a layout is called: "from.master3". */
+/* Name of a layout's buffer: "from.master3". */
 static dh_status add_buffer(dh_ctx *ctx, building *b, dh_graph *g, int side, const dh_buffer *of,
                             uint32_t *id)
 {
@@ -105,7 +105,7 @@ static dh_status add_buffer(dh_ctx *ctx, building *b, dh_graph *g, int side, con
     return dh_emit_buffer(ctx, b->e, &own, id);
 }
 
-/* Those of which something moves. */
+/* Add the buffers that hold something that moves. */
 static dh_status add_buffers(dh_ctx *ctx, building *b, dh_graph *g)
 {
     for (int side = 0; side < 2; side++) {
@@ -191,7 +191,7 @@ static uint32_t member(const building *b, const lane *l, uint32_t i)
     return l->cross ? i : b->rank / per_node * per_node + i;
 }
 
-/* Of all ranks' slices few are the rank's, and every lane and member asks for them. */
+/* Only a few slices are the rank's own, and every lane and member asks for them. */
 static dh_status find_own(dh_ctx *ctx, building *b)
 {
     for (uint32_t i = 0; i < b->r->slices.n; i++) {
@@ -323,7 +323,7 @@ static dh_status set_lengths(dh_ctx *ctx, building *b, const lane *l)
     return DH_OK;
 }
 
-/* What a graph is filled with before it becomes a block. */
+/* Fill a graph with the lane's take, send or put (`which`), and make it a block. */
 static dh_status add_lane_block(dh_ctx *ctx, building *b, const lane *l, int which, int64_t n_out,
                                 int64_t n_in, uint32_t *block)
 {
@@ -413,8 +413,8 @@ static void wait_for_sent(const building *b, const lane *l)
         dh_emit_after(b->e, b->lanes.at[i].sent);
 }
 
-/* Lanes [*end, ...) of one chunk: taken when the chunk before the last has left, sent when that has
- * been put, whose storage they take; so two are under way at a time. */
+/* Lanes [*end, ...) of one chunk. They are taken when the chunk before the last has left, and sent
+ * when that one has been put, as they take its storage. So two are under way at a time. */
 static dh_status emit_sends(dh_ctx *ctx, building *b, size_t *end)
 {
     const size_t begin = *end;

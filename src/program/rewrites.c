@@ -4,8 +4,8 @@
 #include "program/block_lives.h"
 #include "program/program_spec.h"
 
-/* What a layer that a sequence makes holds, on the first rank: the mean of the model's layers, and
- * at most. */
+/* Bytes that a layer holds under a sequence, on the first rank: kept ones as the mean of the
+ * model's layers, the peak as the most of any. */
 static dh_status measure(dh_ctx *ctx, const dh_recipe *recipe, const dh_graph_spec *graphs,
                          dh_rewrites_tried *tried)
 {
@@ -49,7 +49,7 @@ static dh_status find_share(dh_ctx *ctx, const dh_recipe *recipe, double *others
     return DH_OK;
 }
 
-/* What fits before what does not; of what fits the shorter, of the rest what needs less. */
+/* A sequence that fits comes first. Then of two that fit the shorter, else the smaller. */
 static bool is_better(const dh_rewrites_tried *a, const dh_rewrites_tried *b)
 {
     if (a->fits != b->fits) return a->fits;

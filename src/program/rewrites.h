@@ -10,9 +10,8 @@ extern "C" {
 #endif
 
 /* Every sequence of rewrites that the recipe may have, with its time and memory, and the best one.
- * The best is the shortest whose step fits. Memory is that of the first stage: persistent data, and
- * activations of as many micro-batches as in 1F1B. Where none fits, the best is the one that needs
- * least.
+ * The best is the shortest whose step fits, or the one that needs least if none fits. Memory is the
+ * first stage's: persistent data, and activations of as many micro-batches as in 1F1B.
  * in        recipe: with costs; the passes of its strategy are not read
  *           memory_bytes: memory of a device; 0: not known, everything fits
  * errors    of layers and programs that cannot be built; DH_ENOMEM

@@ -1,9 +1,9 @@
 /* Arguments of passes that costs choose ("auto"): how many parts, of what.
  *
  * A choice is judged by one layer's forward and backward in the strategy's own order, run against
- * the clock that orders are judged by (dh_slot_time): what one more layer adds to a step. Where
- * cutting loses, as with messages too small for their latency, the choice is the one that cuts
- * least. Ranks have the same costs, and look at the same graph, the first rank's: they agree. */
+ * the clock that orders are judged by (dh_slot_time): the time that one more layer adds to a step.
+ * If cutting loses, as with messages too small for their latency, the choice cuts least. Ranks have
+ * the same costs and look at the same graph, the first rank's. So they agree. */
 #include <stdlib.h>
 
 #include "program/program_spec.h"
@@ -47,8 +47,8 @@ static dh_status time_strands(dh_ctx *ctx, const settling *s, const dh_graph *f,
     return st;
 }
 
-/* An order that lets operators of two strands take turns would hide one's transfers behind the
- * other, where a strategy makes no pairs; those that keep strands apart come to the same. */
+/* Whether to time both strands apart. An order in which they take turns would hide one's transfers
+ * during the other, although the strategy makes no pairs. Other orders come to the same. */
 static bool is_alone(const settling *s)
 {
     const dh_order_policy *policy = s->ordering.policy;
@@ -115,8 +115,8 @@ static dh_status choose_all(dh_ctx *ctx, settling *s)
     return DH_OK;
 }
 
-/* All that the strategy names, with what was chosen: those that do not apply say why where it is
- * printed. */
+/* All passes that the strategy names, with the choices. A pass that does not apply says why in
+ * print. */
 static dh_pass_list with_choices(const dh_pass_list *own, const dh_pass_list *chosen)
 {
     dh_pass_list all = *own;

@@ -1,5 +1,5 @@
-/* In what order the operators of a slot are emitted: the strategy's policy is asked once for slots
- * that are alike, with sizes that all ranks of a stage agree on. */
+/* The order in which the operators of a slot are emitted. The strategy's policy is asked once for
+ * slots that are alike, with sizes that all ranks of a stage agree on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,7 +163,7 @@ static uint32_t after_forward(const plan *b, const plan_item *back, const plan_i
     return 0;
 }
 
-/* What a reduction sums, on the first rank. */
+/* The gradients that a reduction sums, on the first rank. */
 static dh_operand sum_of(const plan *b, const plan_item *reduction)
 {
     const uint32_t graph = dh_emitter_program(b->emitter)->blocks.at[reduction->block].graph;
@@ -205,10 +205,10 @@ static dh_stream stream_of(const plan *b, const plan_item *i)
     return dh_stream_of(op, &b->spec->recipe.mesh, b->spec->rank);
 }
 
-/* A reduction follows what adds to its gradients, and reductions of some of them before it. By
- * their places on the first rank: all ranks of a stage have to come to one order. Where groups
- * leave their nodes here and not there, other members of its group have the layers' traffic on
- * other streams and so come to another order of it: reductions then stay in the order they have. */
+/* A reduction follows the operators that add to its gradients, and earlier reductions of some of
+ * them. Places are the first rank's, as all ranks of a stage have to come to one order. If some
+ * groups leave their nodes and others do not, members have the layers' traffic on different
+ * streams, and would order it differently. Reductions then stay in the order they have. */
 static bool follows(const plan *b, const plan_item *reduction, const plan_item *before)
 {
     const dh_operand sum = sum_of(b, reduction);
@@ -222,7 +222,7 @@ static bool releases(const plan *b, const plan_item *i)
     return plan_graph_of(b, i->block)->ops.at[i->op].type == DH_OP_RELEASE;
 }
 
-/* What makes gradients follows the release before it: they may lie where those lay. */
+/* A maker of gradients follows the last release before it, whose storage they may take. */
 static dh_status find_release(dh_ctx *ctx, const plan *b, dh_arena *arena, const plan_item *list,
                               size_t i, dh_slot_item *to)
 {
@@ -252,7 +252,7 @@ static dh_status find_followed(dh_ctx *ctx, const plan *b, dh_arena *arena, cons
     return DH_OK;
 }
 
-/* What the first rank has in its place. */
+/* The first rank's graph in place of the item's own. */
 static dh_status like_of(dh_ctx *ctx, plan *b, const plan_item *i, const dh_graph **like)
 {
     const uint32_t graph = dh_emitter_program(b->emitter)->blocks.at[i->block].graph;

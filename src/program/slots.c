@@ -44,7 +44,7 @@ static dh_status list_sums(dh_ctx *ctx, plan *b, uint32_t id, int32_t mb, uint32
     return DH_OK;
 }
 
-/* What was reduced last goes before the next reductions, or the next micro-batch's gradients. */
+/* The last reductions are settled before the next ones, or the next micro-batch's gradients. */
 static dh_status list_settled(dh_ctx *ctx, plan *b, uint32_t place, plan_items *list)
 {
     uint32_t id;
@@ -54,7 +54,7 @@ static dh_status list_settled(dh_ctx *ctx, plan *b, uint32_t place, plan_items *
     return list_sums(ctx, b, id, b->unsettled.mb, place, list);
 }
 
-/* Of the gradients that the block's backward completes. */
+/* List the reductions of the gradients that the block's backward completes. */
 static dh_status list_reductions(dh_ctx *ctx, plan *b, uint32_t block, dh_sums which, int32_t mb,
                                  plan_items *list)
 {
@@ -107,8 +107,8 @@ static bool completes(const plan *b, const stage *s, dh_sums *which)
     return true;
 }
 
-/* Those of a step wait until what is sent is on its way; a micro-batch's do not: whole ones go as
- * the backward goes on. */
+/* Reductions of a step wait until the sends are on their way. Those of a micro-batch do not: its
+ * whole gradients go as the backward goes on. */
 static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsigned phases,
                                plan_items *list)
 {
@@ -152,7 +152,7 @@ static const dh_pipe_slot *next_reader(const plan *b, const dh_pipe_slot *slot)
     return NULL;
 }
 
-/* What becomes of the blocks of a walk by what comes next. */
+/* Tell a walk from the next slot what becomes of its blocks. */
 static void look_ahead(plan *b, const dh_pipe_slot *slot, plan_walk *walk)
 {
     const dh_pipe_slot *next = b->spec->recipe.gathers_by_stage ? next_reader(b, slot) : NULL;

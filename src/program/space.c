@@ -1,10 +1,9 @@
 /* A segment tree over time whose nodes hold sets of bytes.
  *
- * A use of bytes over [t0, t1) is noted at every node the descent to its canonical
- * nodes passes: as touching it, and at the canonical nodes also as covering them. What
- * is in use somewhere in a queried interval is then what touches its canonical nodes
- * and what covers those above them. Sets are unions of runs, so many buffers that lie
- * side by side cost no more than one. */
+ * A use of bytes over [t0, t1) is noted at every node on the descent to its canonical nodes, as
+ * touching it, and at the canonical nodes also as covering them. The bytes in use somewhere in a
+ * queried interval are then those that touch its canonical nodes or cover nodes above these. Sets
+ * are unions of runs, so many buffers that lie side by side cost no more than one. */
 #include "program/space.h"
 
 #include <stdlib.h>

@@ -11,7 +11,7 @@ dh_space *dh_space_create(uint32_t n_times);
 void dh_space_destroy(dh_space *space);
 
 /* Bytes [lo, hi) are in use at all times of [t0, t1), t0 < t1. false: out of memory.
- * cost O(log(n_times) * log(runs)) */
+ * cost      log(n_times) * log(runs) */
 bool dh_space_use(dh_space *space, uint32_t t0, uint32_t t1, uint64_t lo, uint64_t hi);
 
 /* Times of one space in which a buffer is wanted. */

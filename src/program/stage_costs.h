@@ -13,8 +13,7 @@ typedef struct dh_stage_costs {
     int32_t wgrad_permille; /* share of a layer's activations still held between its I and W */
 } dh_stage_costs;
 
-/* The time of every virtual stage, on its first rank: the sum of its operators' solo times,
- * communication included.
+/* The time of every virtual stage on its first rank: its operators' solo times, with communication.
  * in        recipe: with strategy and costs; its schedule is not read
  * out       costs in the arena
  * errors    those of graphs and of layer splits; DH_ENOMEM */

@@ -1,7 +1,7 @@
 /* Programs of one graph. See standalone.h.
  *
- * What such a program is given or leaves has a buffer of its own at the start of the slab and is
- * a range (DH_TENSOR_RANGE) in the program's copy of the graph, whatever kind the text gave it: the
+ * Every input or output of such a program has a buffer of its own at the start of the slab. It is a
+ * range (DH_TENSOR_RANGE) in the program's copy of the graph, whatever kind the text gave it. The
  * other kinds mean places that only a model's program has. */
 #include "program/standalone.h"
 

@@ -1,10 +1,10 @@
 /* Whether gradients' sums, and the gathers of what was updated in shards, go in stages.
  *
- * Stages send less to other nodes, in more calls, one behind the other, and what they take in all
- * is also what computation beside them loses. So where that is left to costs, they go in stages
- * where these take less than the one call for a bucket, each alone. All ranks of a group have the
- * same sizes and costs, and agree: ranks whose shards of the vocabulary differ have to have the
- * same calls, so the size is that of a whole bucket. */
+ * Stages send less to other nodes, in more calls, one after another. Computation beside them loses
+ * their whole time. So where costs choose, a sum goes in stages if these take less, alone, than the
+ * one call for a bucket. All ranks of a group have the same sizes and costs, and agree. Ranks whose
+ * shards of the vocabulary differ must have the same calls, so the size is that of a whole
+ * bucket. */
 #include "program/reductions.h"
 
 enum { MOST_CALLS = 3 };

@@ -1,10 +1,9 @@
 /* Program verifier: idea 4 of the design, "verified before it runs".
  *
- * Knows nothing of how the program was made: it replays instructions stream by
- * stream, keeps for every byte range of the slab which buffer's data it holds, who
- * wrote it and who read it last on each stream, and orders accesses with vector
- * clocks. Offsets are compressed to the distinct boundaries of all operands, so a
- * range is a run of segments. */
+ * Knows nothing of how the program was made. It replays instructions stream by stream. For every
+ * byte range of the slab it keeps which buffer's data it holds, who wrote it, and who read it last
+ * on each stream. It orders accesses with vector clocks. Offsets are compressed to the distinct
+ * boundaries of all operands, so a range is a run of segments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,8 +233,8 @@ static void disown_gathered(verifier *v, const dh_flat *f)
     }
 }
 
-/* What the program before this one of a step has left: the optimizer's program finds all
- * gradients, one that adds them and the sums of losses. */
+/* Buffers that the previous program of the step has left. The optimizer's program finds all
+ * gradients; a program that adds to gradients finds these and the sums of losses. */
 static bool is_left(const verifier *v, uint32_t buffer)
 {
     const dh_buffer_kind kind = v->p->buffers.at[buffer].kind;
@@ -285,7 +284,7 @@ static uint32_t part_at(const verifier *v, size_t s)
     return dh_instr_part_of(v->p, seg->writer, &bytes);
 }
 
-/* What was written into the segment is there. */
+/* Whether the data written into the segment is there. */
 static bool is_there(const verifier *v, size_t s, const dh_clock_vec *known)
 {
     const uint32_t writer = v->segments[s].writer;

@@ -36,7 +36,7 @@ static bool add_instr(const dh_program *p, uint32_t id, used_list *list)
     return add(p, id, &work, true, list);
 }
 
-/* What is written first; then by place. */
+/* Written bytes first; then by place. */
 static int by_place(const void *x, const void *y)
 {
     const used *a = x, *b = y;
@@ -94,7 +94,7 @@ static const used *find_met(const used_list *list, size_t begin, size_t end, con
     return NULL;
 }
 
-/* Of what `a` uses nothing is written by `b`. */
+/* Check that `b` writes nothing that `a` uses. */
 static dh_status check_left_alone(dh_ctx *ctx, const dh_program *a, const used_list *of_a,
                                   const dh_program *b, const used_list *of_b)
 {

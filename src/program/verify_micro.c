@@ -1,14 +1,14 @@
 /* Gradients of micro-batches that are reduced each by itself (dh_flat.each_micro) all count, once.
  *
  * A micro-batch that all ranks leave out alike, or add twice, races with nobody: only the sum would
- * differ. So of every piece of whole gradients that a micro-batch makes the sum over the ranks with
- * the same parameters goes once, either to the shards that the optimizer reads, which one
- * micro-batch alone may begin, or to shards that are added to these once. */
+ * differ. So every piece of whole gradients that a micro-batch makes is summed over the ranks with
+ * the same parameters, and that sum goes once to its shards. These are the shards that the
+ * optimizer reads, which one micro-batch alone may begin, or others that are added to them once. */
 #include <stdlib.h>
 
 #include "program/ranks.h"
 
-/* What became of a piece of one micro-batch. */
+/* Fate of a piece of one micro-batch. */
 typedef struct fate {
     bool made;
     uint8_t n_reduced, n_begun, n_added; /* up to 2: more than one is one too many */

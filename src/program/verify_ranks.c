@@ -6,10 +6,10 @@
  * between stages blocks both ends likewise. That is the strictest thing a
  * communicator may do: one that buffers small messages only ends sooner.
  *
- * Which instruction is stepped first does not matter. Stepping one never blocks
- * another that was ready (streams only advance, a meeting has one set of partners),
- * so every order ends in the same state and makes the same meetings; one replay
- * therefore speaks for all interleavings. Cost: O(instructions * waits + members). */
+ * The order of steps does not matter. Stepping one instruction never blocks another that was ready:
+ * streams only advance, and a meeting has one set of partners. So every order ends in the same
+ * state and makes the same meetings, and one replay speaks for all. Cost: O(instructions * waits +
+ * members). */
 #include "program/ranks.h"
 
 #include <inttypes.h>
@@ -18,9 +18,9 @@
 
 #include "program/replay.h"
 
-/* Elements of either operand: none, the number that members agree on, as many for every
- * member, room for what only running tells, the same for all, or what the rank's messages come to.
- */
+/* Elements of either operand: none, the number that members agree on, as many for every member,
+ * room for a number that only running tells (the same for all), or the lengths of the rank's
+ * messages. */
 typedef enum extent { NONE, ONE, ALL, ROOM, LENGTHS } extent;
 typedef struct call_row {
     extent in, out;
@@ -55,7 +55,7 @@ typedef struct call {
     int32_t n_blocks;  /* that n_runs are, each shared out over all members; 0: one */
     int32_t peer, tag; /* between two; else -1 */
     int32_t mb;
-    int64_t stage;             /* of the caller in the pipeline */
+    int64_t stage;             /* the caller's stage in the pipeline */
     uint32_t block, op, param; /* op 0 in the optimizer, whose operators differ by rank */
 } call;
 
@@ -136,7 +136,7 @@ static int64_t total_of(const joint *j, uint32_t node_id, uint32_t instr, bool f
     return total;
 }
 
-/* What messages are about is their block: there are as many operators in it as the rank has. */
+/* Messages are about their block. Its number of operators is the rank's own. */
 static call messages_of(const joint *j, uint32_t node_id, uint32_t instr)
 {
     const dh_program *p = j->programs[node_id];
@@ -391,9 +391,9 @@ static dh_status check_calls(joint *j)
     return DH_OK;
 }
 
-/* Partners make the same call about the same thing: calls of equal size are still told
- * apart by micro-batch and, within a stage, whose ranks hold the same blocks, by block
- * and operator. */
+/* Partners make the same call about the same thing. Calls of equal size are still told apart by
+ * micro-batch. Within a stage, whose ranks hold the same blocks, block and operator tell them apart
+ * too. */
 static bool agree(const call *a, const call *b)
 {
     if (a->n != b->n || a->room != b->room || a->n_runs != b->n_runs || a->dtype != b->dtype ||
@@ -474,7 +474,7 @@ static dh_status other_call(const joint *j, const meeting *m, dh_group_kind grou
     return mismatch(j, where, m->first_node, m->first_instr, node_id, instr);
 }
 
-/* What a member sends is what the other one takes; all are at the head of their stream. */
+/* A member sends as much as the other one takes; all are at the head of their stream. */
 static dh_status check_messages(const joint *j, uint32_t node_id, int stream, const call *c)
 {
     const int64_t size = dh_mesh_group_size(j->mesh, c->group);

@@ -1,12 +1,12 @@
 /* No step of an optimizer is left that goes by less than the norm of all gradients.
  *
- * A stage of a pipeline may step by what is known so far (optimizer.c). That races with nobody and
- * meets all its partners whatever becomes of it: only the numbers would be others, where clipping
- * or a value that is not finite comes from a later stage. So every AdamW that keeps what it
- * overwrites has to be followed by an amendment of the same bytes, by what it kept; and whatever
- * is final, such an amendment or an AdamW that keeps nothing, has to go by a norm that was made
- * from a sum over stages: one collective, what came back from the stages behind, or, at the end of
- * the chain, what came from those before. That this arrives in time is what verify.c shows.
+ * A stage of a pipeline may step by the sum so far (optimizer.c). That races with nobody and meets
+ * all its partners in any case. Only the numbers would differ, if a later stage's gradients make
+ * the norm clip or are not finite. So every AdamW that keeps what it overwrites must be followed by
+ * an amendment of the same bytes, from the kept values. A final step is an amendment, or an AdamW
+ * that keeps nothing. It must go by a norm of a sum over stages: from one collective, from the
+ * later stages' answer or, at the end of the chain, from the sum of the earlier ones. verify.c
+ * shows that this sum arrives in time.
  *
  * Where nothing is clipped (dh_program.steps_by_own) a final step may go by the norm of the very
  * gradient that it reads instead. */
@@ -18,7 +18,7 @@
 typedef struct stepper {
     dh_ctx *ctx;
     const dh_program *p;
-    uint32_t end;     /* of the step: probes behind it step for nothing */
+    uint32_t end;     /* end of the step: the steps of later probes do not count */
     uint32_t *writer; /* by buffer: instruction that wrote to it last, DH_NONE */
     uint32_t *sum;    /* by buffer of a norm: what wrote the sum that it was made of */
     bool hears;       /* a stage behind tells it the sum over all */

@@ -1,16 +1,16 @@
-/* What the optimizer reads is the sum over all that has the same parameters, and what it updates in
- * shards is gathered.
+/* Gradients that the optimizer reads are sums over all ranks with the same parameters, and
+ * parameters that it updates in shards are gathered.
  *
  * Ranks that miss a sum alike meet in all their other calls and race with nobody: only the numbers
- * would differ, and the copies of the model with them. So every byte of a gradient that the
- * optimizer reads has to be written by a collective of the ranks that hold the same parameters, and
- * where a rank itself has two copies of a stage, to have had the other's gradient added. And where
- * ranks update shards of matrices that each has whole, gathers among them cover all of these,
- * behind the updates or at the beginning of the next step.
+ * would differ, and the copies of the model with them. So a collective of the ranks with the same
+ * parameters must write every byte of a gradient that the optimizer reads. If a rank has two copies
+ * of a stage, the other copy's gradient must have been added. If ranks update shards of matrices
+ * that each has whole, gathers among them must cover these matrices, after the updates or at the
+ * beginning of the next step.
  *
- * In stages: bytes that were scattered over the ranks of a node, and then summed over those at the
- * same place of every node, are summed over the group; so is what is gathered on the node from such
- * bytes, as its other ranks' programs are held to the same. */
+ * In stages: bytes scattered over a node's ranks and then summed over the ranks at the same place
+ * of every node are summed over the group. This holds too for bytes gathered on the node from such
+ * bytes: the same check holds for its other ranks' programs. */
 #include <stdlib.h>
 
 #include "program/ranks.h"
@@ -43,8 +43,8 @@ static dh_block_kind kind_of(const dh_program *p, const dh_instr *i)
     return dh_instr_graph(p, i)->kind;
 }
 
-/* What a sum over a stage, or a gather of it, leaves summed over the whole group; the group itself
- * where that is not all. */
+/* The group over which a sum over a stage, or a gather of it, completes the sum: the whole one, or
+ * else its own group. */
 static dh_group_kind completes(const summed_list *list, const dh_program *p, const dh_op *op,
                                const dh_operand *in)
 {
@@ -214,7 +214,7 @@ static dh_status check_left(dh_ctx *ctx, const dh_program *p, const dh_flat *f, 
                    dh_group_name(group));
 }
 
-/* What a program without the optimizer leaves to one: shards of matrices, whole vectors. */
+/* Shards of matrices and whole vectors that a program without the optimizer leaves to one. */
 static dh_status check_all_left(dh_ctx *ctx, const dh_program *p, const summed_list *list)
 {
     for (size_t i = 0; i < p->flats.n; i++) {
