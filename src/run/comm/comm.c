@@ -1,6 +1,6 @@
-/* Front of the communication layer: checks arguments, turns every function of
- * comm.h into one call record, and hands it to the world's kind. What is the same
- * for all kinds lives here: the table, slices, descriptions of calls, hooks. */
+/* Front of the communication layer: checks arguments, turns every function of comm.h into one call
+ * record, and hands it to the world's kind. The parts common to all kinds are here: the table,
+ * slices, descriptions of calls, hooks. */
 #include "base/c_locale.h"
 #include "impl.h"
 

@@ -2,9 +2,9 @@
  *
  * A world holds all ranks of a run. Its kind is a row of a table: `local` (ranks
  * are threads of this process) or `mpi` (one rank a process). Every call blocks
- * its thread until the data have arrived and sleeps meanwhile: calls are meant
- * for the worker thread of a communication stream, so that they never take the
- * computing core.
+ * its thread until the data have arrived and sleeps meanwhile. Calls are meant for
+ * the worker thread of a communication stream, so they never take the computing
+ * core.
  *
  * Numbers. Reductions combine operands in group order 0..n-1, element by element;
  * bf16 accumulates in float32 and rounds once at the end. Results are therefore
@@ -12,7 +12,7 @@
  * Integer sums wrap; a NaN operand makes the maximum NaN.
  *
  * Failure. Every wait is bounded by dh_comm_config.timeout_ns. The first failure
- * (dh_comm_abort, a timeout, calls that do not fit together) ends the world: all
+ * (dh_comm_abort, a timeout, calls that do not fit together) ends the world. All
  * calls under way and all later ones return DH_ECOMM with that failure's message
  * and what this rank was doing. After it a world can only be destroyed.
  *
@@ -29,9 +29,9 @@
 extern "C" {
 #endif
 
-/* code, name, then what a paced link charges a ring over n ranks: dependent steps,
- * and elements on the busiest member's wire for a vector of `total` elements whose
- * smallest slice has `least` */
+/* Code, name, then a ring's charges on a paced link over n ranks: dependent steps, and
+ * elements on the busiest member's wire. The vector has `total` elements, its smallest
+ * slice `least`. */
 #define DH_COMM_KIND_LIST(X)                                                                       \
     X(DH_COMM_ALL_GATHER, "all_gather", (n)-1, total - least)                                      \
     X(DH_COMM_REDUCE_SCATTER, "reduce_scatter", (n)-1, total - least)                              \
@@ -151,7 +151,7 @@ const char *dh_comm_world_describe(const dh_comm_world *world, char *buf, size_t
 bool dh_comm_world_lost(const dh_comm_world *world, int rank);
 
 /* The handle of one rank, each rank once, from its own thread; lives as long as the world. A
- * detached rank makes no more calls: a rank that waits for it fails at once instead of after the
+ * detached rank makes no more calls. A rank that waits for it fails at once instead of after the
  * timeout.
  * errors    DH_EINVAL not a rank of this process, or attached before */
 dh_status dh_comm_attach(dh_ctx *ctx, dh_comm_world *world, int rank, dh_comm **comm);
@@ -200,8 +200,8 @@ void dh_comm_group_destroy(dh_comm_group *group);
 int dh_comm_group_size(const dh_comm_group *group);
 int dh_comm_group_index(const dh_comm_group *group); /* of this rank */
 
-/* When the last call on the group began, had all participants, and ended, as this rank sees it
- * (dh_now_ns). arrived_ns is 0 where it cannot be known: mpi, and a send that did not wait. */
+/* The times of the last call on the group, as this rank sees them (dh_now_ns): begun, met by all
+ * participants, ended. arrived_ns is 0 if unknown: with mpi, or for a send that did not wait. */
 typedef struct dh_comm_times {
     int64_t called_ns, arrived_ns, ended_ns;
 } dh_comm_times;
@@ -322,9 +322,9 @@ dh_status dh_comm_batch(dh_ctx *ctx, dh_comm_group *group, const dh_comm_xfer *x
  * wires would let it:
  *     end = when all have arrived + duration
  *     duration = wire_bytes * 8 / gbps + steps * latency_us       (ns, gbps, us)
- * with steps from DH_COMM_KIND_LIST and wire_bytes = what the busiest member puts
- * on its wire, for a vector of B bytes over n ranks:
- *     all_gather, reduce_scatter   B - smallest slice    (even: (n-1)/n * B)
+ * Steps are those of DH_COMM_KIND_LIST. The wire_bytes are the bytes that the busiest
+ * member puts on its wire, for a vector of B bytes over n ranks:
+ *     all_gather, reduce_scatter   B - smallest slice    (even: B - B/n)
  *     all_reduce                   2 * (B - B/n)
  *     all_to_all                   largest of any member's bytes to or from others
  *     broadcast                    B (pipelined chain)

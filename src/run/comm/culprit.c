@@ -1,5 +1,5 @@
-/* Who holds up a rank that has waited too long. It waits for members of its group, these may
- * wait for others, and so on: the chain is followed to ranks that wait for nobody. They are to
+/* The ranks that hold up one that has waited too long. It waits for members of its group, these may
+ * wait for others, and so on. The chain is followed to ranks that wait for nobody. They are to
  * blame, and every rank between is only the messenger. */
 #include "impl.h"
 

@@ -133,7 +133,7 @@ void dh_comm_state_await(dh_comm_state *state, int rank);
  * computing, whatever its other streams wait for. Returns whether the rank waits. */
 bool dh_comm_state_end(dh_comm_state *state, uint32_t running);
 
-/* Appends the chains from the missing ranks [n] to ranks that wait for nobody.
+/* Appends the chains from the missing ranks [n] to the ranks at their ends, that wait for nobody.
  * in        states [n]; teller: the rank that has waited
  * out       lost [n]: the ranks that wait for nobody; NULL is fine
  * cost      O(n * awaited) */

@@ -2,9 +2,9 @@
  * failing. Collectives are in local_ops.c, point to point in local_p2p.c.
  *
  * A member's place in a group (slot) has a condition variable of its own, so that
- * a wake-up reaches only threads that can go on. Failing is one-way: the world's
- * flag is set once, every group is marked broken under its lock, and no buffer is
- * touched any more by a call that has not yet begun to copy. */
+ * a wake-up reaches only threads that can go on. Failing is one-way. The world's
+ * flag is set once and every group is marked broken under its lock. A call that has
+ * not yet begun to copy then touches no buffer any more. */
 #include "local.h"
 #include "base/c_locale.h"
 
@@ -60,7 +60,7 @@ local_ticket local_wire_begin(local_world *world, local_way way, int64_t from_ns
     return made;
 }
 
-/* What begins beside it meanwhile has put the time off: it is asked for again. */
+/* A transfer that began meanwhile has put the end off, so it is asked for again. */
 void local_wire_wait(local_world *world, local_ticket ticket, double share, int64_t latency_ns)
 {
     int64_t end_ns = 0;
@@ -140,7 +140,7 @@ static void add_call(const local_shared *s, int me, dh_comm_state *state, int64_
     }
 }
 
-/* What a rank does; world.lock is held. It may wait in one call a stream: all count. */
+/* Describe a rank's activity; world.lock is held. It may wait in one call a stream: all count. */
 static void find_state(const local_world *w, int rank, dh_comm_state *state)
 {
     const local_rank *r = &w->ranks[rank];
@@ -271,7 +271,7 @@ static void shared_free(local_shared *s)
     free(s);
 }
 
-/* What a member has beside the base. */
+/* Free a member's own parts, apart from the base. */
 static void own_free(local_group *g)
 {
     free(g->calls);

@@ -80,7 +80,7 @@ typedef struct local_group {
     local_shared *shared;
     const dh_comm_call **calls; /* [n] of the collective under way */
     bool *missing;              /* its slot's */
-    local_post *posts;          /* of the transfer under way */
+    local_post *posts;          /* posts of the transfer under way */
     size_t n_posts;
 } local_group;
 

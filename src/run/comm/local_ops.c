@@ -1,12 +1,12 @@
-/* Collectives of the local world. Every call has three steps: all members arrive
- * and publish their buffers; each copies or reduces what is its share straight
- * between the members' buffers; each waits until all have copied. Only the first
- * step can fail: once it is passed, everybody does a bounded amount of copying,
- * so that no buffer is given back while somebody else still reads it.
+/* Collectives of the local world. Every call has three steps. All members arrive
+ * and publish their buffers. Each copies or reduces its share straight between the
+ * members' buffers. Each waits until all have copied. Only the first step can fail.
+ * After it everybody does a bounded amount of copying, so no buffer is given back
+ * while somebody else still reads it.
  *
- * Where there is little to copy the last to arrive does it for all, who are woken once and
- * find their results: to wake each for its share, and again when all have done theirs, would
- * take longer. */
+ * If there is little to copy, the last to arrive does it for all. The others are woken once and
+ * find their results. To wake each for its share, and again when all have done theirs, would take
+ * longer. */
 #include "local.h"
 
 #include <stdio.h>
@@ -148,7 +148,7 @@ static void share_parts(local_group *g, bool are_copied)
 
 /* ---- arriving --------------------------------------------------------------------------- */
 
-/* What peers send each other must agree where heads cannot tell. */
+/* Sizes that peers send and expect must agree; heads cannot tell. */
 static bool all_to_all_differs(const local_group *g, char *buf, size_t cap)
 {
     for (int i = 0; i < g->base.n; i++)
@@ -246,7 +246,7 @@ static dh_status await_others(dh_ctx *ctx, local_group *g, const dh_comm_call *c
     return DH_OK;
 }
 
-/* is_done: the results are there, but for their time on a wire. */
+/* is_done: the results are there; only their time on a wire is left. */
 static dh_status arrive(dh_ctx *ctx, local_group *g, const dh_comm_call *call, bool *is_done)
 {
     local_shared *s = g->shared;

@@ -52,7 +52,7 @@ static void set_speeds(local_wires *w, local_flows *flows)
 
 /* ---- time --------------------------------------------------------------------------------- */
 
-/* Of the first to end; INT64_MAX: none is under way. */
+/* End of the flow that ends first; INT64_MAX: none is under way. */
 static int64_t next_end(const local_flows *flows, int64_t now_ns)
 {
     int64_t next = INT64_MAX;

@@ -1,6 +1,6 @@
-/* Reductions in a fixed order. Every element is combined as
- * ((x0 + x1) + x2) + ..., whatever the slicing, so all worlds give the same bits.
- * Blocks keep the accumulators in the first-level cache while the operands
+/* Reductions in a fixed order. Every element is x0 + x1 + x2 + ..., added from the left,
+ * whatever the slicing, so all worlds give the same bits. Blocks keep the
+ * accumulators in the first-level cache while the operands
  * stream by once. */
 #include "impl.h"
 

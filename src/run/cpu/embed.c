@@ -1,6 +1,6 @@
 /* Token and position embedding. The gradient is a scatter-add: each thread owns a
- * stripe of columns and adds all rows in order, so repeated tokens sum in the same
- * order on any number of threads. */
+ * stripe of columns and adds all rows in order. Repeated tokens therefore sum in the
+ * same order on any number of threads. */
 #include "base/base.h"
 #include "run/cpu/split.h"
 

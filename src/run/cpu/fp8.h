@@ -69,7 +69,7 @@ DH_FP8_FN int32_t dh_fp8_scale(dh_fp8_grid g, float greatest)
 DH_FP8_FN float dh_fp8_round(dh_fp8_grid g, float scaled)
 {
     const float least = dh_power_of_two(g.least);
-    float power = dh_float_of_bits(dh_float_bits(scaled) & 0x7f800000); /* of two, not above it */
+    float power = dh_float_of_bits(dh_float_bits(scaled) & 0x7f800000); /* scaled, rounded down */
     power = power > least ? power : least;
     /* Added to it, this leaves as many bits as the format has. */
     const float magic = power * (1.5f * dh_power_of_two(23 - g.bits));

@@ -1,15 +1,15 @@
 /* GEMM through oneDNN, planned once per shape.
  *
- * Three methods; the rule in choose_method() looks at the shape and the machine
- * only, so the same job takes the same method, and gives the same bits, every time:
- *   sgemm    dnnl_sgemm. Float32; the fastest for large shapes
- *   matmul   the matmul primitive (brgemm, AMX where there is one). All of bf16;
- *            float32 with a fused bias, or when rows must not depend on m
- *   convert  bf16 operands widened into scratch, then what float32 takes: for CPUs without
- *            bf16 instructions, where the primitive falls back to a reference loop
+ * Three methods. choose_method() looks only at the shape and the machine. So the same job takes the
+ * same method, and gives the same bits, every time:
+ *   sgemm    dnnl_sgemm, for float32: the fastest for large shapes.
+ *   matmul   The matmul primitive (brgemm, AMX where there is one), for all of bf16. For float32
+ *            with a fused bias, or when rows must not depend on m.
+ *   convert  Operands of bf16 are widened into scratch for a float32 method. For CPUs without bf16
+ *            instructions, where the primitive falls back to a reference loop.
  *
- * Figures (1 core Zen 5, GFLOP/s, GPT-2-124M layers, 1024 rows): sgemm 248-257,
- * float32 matmul 214-255, bf16 matmul 426-528 (weight gradients at the low end). */
+ * GFLOP/s on one core of Zen 5 (layers of GPT-2-124M, 1024 rows): sgemm 248-257, float32 matmul
+ * 214-255. For bf16 matmul 426-528 (weight gradients at the low end). */
 #include "base/base.h"
 #include "run/cpu/split.h"
 
@@ -90,8 +90,8 @@ static method choose_method(const dh_gemm_desc *d)
 {
     if (d->in == DH_BF16)
         return cpu_has(dnnl_cpu_isa_avx512_core_bf16) ? METHOD_MATMUL : METHOD_CONVERT;
-    /* Without AVX-512 the primitive is slow, and sgemm's rows keep their bits anyway
-     * for all but thin slices. */
+    /* Without AVX-512 the primitive is slow, and sgemm's rows keep their bits anyway, except in
+     * thin slices. */
     if (!cpu_has(dnnl_cpu_isa_avx512_core)) return METHOD_SGEMM;
     return d->bias || d->row_invariant ? METHOD_MATMUL : METHOD_SGEMM;
 }

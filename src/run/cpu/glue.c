@@ -122,7 +122,7 @@ static const void *widened(const dh_tensor *rows, dh_dtype dtype, const void *da
     return wide;
 }
 
-/* Of the rows of one part, where the output has several. */
+/* Shape for the rows of one part, if the output has several. */
 static dh_gemm_desc linear_shape(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *x = in_of(g, op, 0), *w = in_of(g, op, 1);
@@ -273,7 +273,7 @@ static dh_status run_linear_gelu(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
-/* What is computed in float32 and narrowed afterwards is all told of at the end. */
+/* Outputs computed in float32 and narrowed afterwards are told of as a whole, at the end. */
 static dh_status run_dgrad(dh_ctx *ctx, const dh_call *c)
 {
     const dh_tensor *dy = in_tensor(c, 0), *dx = out_tensor(c, 0);

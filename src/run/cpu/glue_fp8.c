@@ -2,7 +2,7 @@
 #include "run/cpu/glue.h"
 #include "run/cpu/kernels.h"
 
-/* What of an operand has a scale: what is summed over. */
+/* The vectors of an operand that have a scale: those along the summed dimension. */
 typedef enum scaled {
     ROWS,
     COLUMNS,           /* of each matrix */

@@ -1,10 +1,10 @@
 /* Grouped GEMM: runs of rows, each times the matrix of its expert.
  *
- * How many rows a run has is known only when it runs, while a fast bf16 product is planned
- * for one shape (gemm.c). So plans are made for TILE, 2 TILE, 4 TILE, ... rows and a run is
- * cut into the largest that fit; what is left, less than TILE rows, is copied into a tile
- * filled up with zeros. Float32 takes sgemm, which needs no plan, on the whole run. Which
- * pieces are made depends on the counts alone, so equal inputs give equal bits. */
+ * The number of a run's rows is known only at run time, while a fast bf16 GEMM is planned for one
+ * shape (gemm.c). So plans are made for TILE, 2 TILE, 4 TILE, ... rows. A run is cut into the
+ * largest that fit; the rest, less than TILE rows, is copied into a tile filled up with zeros.
+ * Float32 takes sgemm, which needs no plan, on the whole run. The cuts depend on the counts alone,
+ * so equal inputs give equal bits. */
 #include "base/base.h"
 #include "run/cpu/split.h"
 

@@ -1,21 +1,20 @@
 /* Compute kernels of the cpu device: plain functions on raw pointers.
  *
  * Conventions
- *   dtype     DH_F32 or DH_BF16 of activations and weights (`void *`); sums and
- *             1-D parameters (biases, norm weights) are float32, and so are
- *             gradients of parameters, which a call overwrites, or adds to when
- *             `accumulate` is set
- *   layout    row-major, rows are tokens; N rows, C columns unless named otherwise
- *   aliasing  outputs overlap no input, except where "in place" is said
+ *   dtype     DH_F32 or DH_BF16 of activations and weights (`void *`). Sums and 1-D
+ *             parameters (biases, norm weights) are float32. So are gradients of
+ *             parameters, which a call overwrites, or adds to if `accumulate` is set.
+ *   layout    Row-major, rows are tokens; N rows, C columns unless named otherwise.
+ *   aliasing  Outputs overlap no input, except where "in place" is said.
  *   threads   OpenMP inside; the calling thread's omp_set_num_threads() decides.
- *             Any number of threads may call at the same time. No call allocates
- *             (oneDNN keeps some bookkeeping per GEMM call of its own)
- *   bits      results do not depend on the number of threads, nor on how often a
- *             call is repeated; GEMMs: for the thread count of their creation
- *   scratch   functions with a `ws` name their workspace function, in bytes;
- *             64-byte aligned
- *   errors    only dh_gemm_create and the thread helpers can fail; arguments out
- *             of range are the caller's bug
+ *             Any number of threads may call at the same time. No call allocates,
+ *             except that oneDNN keeps some bookkeeping per GEMM call.
+ *   bits      Results do not depend on the number of threads, nor on how often a
+ *             call is repeated. GEMMs: for the thread count of their creation.
+ *   scratch   Functions with a `ws` name their workspace function, in bytes;
+ *             64-byte aligned.
+ *   errors    Only dh_gemm_create and the thread helpers can fail; arguments out
+ *             of range are the caller's bug.
  *
  * Inner loops live in simd/, compiled for AVX-512, AVX2+FMA and the baseline; the
  * best one the machine has is used (DHELIX_CPU_ISA=base|avx2|avx512 lowers it). */
@@ -31,7 +30,7 @@ extern "C" {
 
 /* ---- GEMM ------------------------------------------------------------------------------ */
 
-/* C[m,n] = op(A)[m,k] op(B)[k,n] + bias[n], or C += op(A) op(B).
+/* C [m,n] = op(A) op(B) + bias [n], or C += op(A) op(B). op(A) is [m,k], op(B) is [k,n].
  *   linear        y[N,O]   = x[N,I] w[O,I]^T   m=N n=O k=I  trans_b
  *   linear dgrad  dx[N,I]  = dy[N,O] w[O,I]    m=N n=I k=O
  *   linear wgrad  dw[O,I] += dy[N,O]^T x[N,I]  m=O n=I k=N  trans_a, out f32 */
@@ -148,7 +147,7 @@ void dh_k_bias_grad(dh_dtype dtype, int64_t N, int64_t C, const void *dy, float 
 
 /* ---- activations ----------------------------------------------------------------------- */
 
-/* GELU(h) with tanh = h sigmoid(2 sqrt(2/pi) (h + 0.044715 h^3)), n elements. In place. */
+/* GELU(h) with tanh = h sigmoid(2 sqrt[2/pi] [h + 0.044715 h^3]), n elements. In place. */
 void dh_k_gelu_fwd(dh_dtype dtype, int64_t n, const void *h, void *g);
 void dh_k_gelu_bwd(dh_dtype dtype, int64_t n, const void *dg, const void *h, void *dh);
 /* h [N,2F] = gate | up; g [N,F] = silu(gate) up. bwd: dh may be h. */
@@ -159,7 +158,7 @@ void dh_k_swiglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const
 void dh_k_geglu_fwd(dh_dtype dtype, int64_t N, int64_t F, const void *h, void *g);
 void dh_k_geglu_bwd(dh_dtype dtype, int64_t N, int64_t F, const void *dg, const void *h, void *dh);
 
-/* y = c tanh(x / c) of n logits; gradient dx = dy (1 - (y / c)^2), of dtype. In place both. */
+/* y = c tanh(x / c) of n logits; gradient dx = dy (1 - y^2 / c^2), of dtype. In place both. */
 void dh_k_softcap_fwd(int64_t n, float c, const float *x, float *y);
 void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const float *y, void *dx);
 
@@ -168,9 +167,9 @@ void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const 
 /* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64. Frequency i is
  * theta^(-2i/D), scaled as in HF's "linear" or "llama3"; theta 0 gives 0. */
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table);
-/* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N] (NULL: n mod
- * T); halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back
- * (gradient). In place. */
+/* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N]. NULL: by n mod T.
+ * Halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back (gradient).
+ * In place. */
 void dh_k_rope(dh_dtype dtype, int64_t N, int64_t T, int64_t H, int64_t KV, int64_t D,
                const void *qkv, const float *table, const int32_t *row_pos, bool inverse,
                void *out);
@@ -343,8 +342,8 @@ typedef struct dh_latent {
     int64_t N, H, D, R, V;
     bool pairs;
 } dh_latent;
-/* Makes packed qkv [N,3HD] from q [N,HD], kv [N,H(D-R+V)] (a head's keys, then its values), and
- * k_rot [N,R], with which all keys end. Values are filled up with zeros. table is that of
+/* Makes packed qkv [N,3HD] from q [N,HD], from kv [N,H(D-R+V)] (a head's keys, then its values) and
+ * from k_rot [N,R], with which all keys end. Values are filled up with zeros. table is that of
  * dh_k_rope_table for R channels, pos [N]. Rotated channels come out as halves, also where
  * neighbours were rotated. */
 void dh_k_latent_pack(const dh_latent *l, dh_dtype dtype, const void *q, const void *kv,
@@ -428,7 +427,7 @@ void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
                             const void *y, const int32_t *slot_of, const float *weights,
                             int64_t n_slots, void *dy, float *dweights);
 
-/* GEMMs of runs of rows, each with the matrix of its expert; w [E,O,I]:
+/* GEMMs of runs of rows, each with the matrix of its expert; w [E,O,I], R rows in all.
  *   forward  y[r]  = x[r] w[e]^T         [R,I] -> [R,O]
  *   dgrad    dx[r] = dy[r] w[e]          [R,O] -> [R,I]
  *   wgrad    dw[e] += dy[r]^T x[r]       [R,O], [R,I] -> float32 [E,O,I]
@@ -441,7 +440,7 @@ typedef enum dh_grouped_kind {
 } dh_grouped_kind;
 typedef struct dh_grouped_desc {
     dh_grouped_kind kind;
-    dh_dtype dtype; /* of all operands except dw */
+    dh_dtype dtype; /* type of all operands except dw */
     int64_t E, O, I;
     int64_t rows;    /* R */
     bool accumulate; /* wgrad: dw +=; experts without rows leave theirs alone, else zeros */
@@ -465,8 +464,8 @@ dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
 int dh_k_fit_team(void);
 /* Physical cores this process may use (its cpuset); at least 1. */
 int dh_k_cores_allowed(void);
-/* Gives the calling thread and its OpenMP team the cores [r*c/R, (r+1)*c/R) of the c allowed ones
- * (r = local_rank, R = n_local_ranks). Ranks share cores when c < R.
+/* Gives the calling thread and its OpenMP team its share of the c allowed cores. With r =
+ * local_rank and R = n_local_ranks: [r*c/R, (r+1)*c/R). Ranks share cores when c < R.
  * in        threads: 0: one per core of the share
  * out       n_threads: the team's size, at most OMP_THREAD_LIMIT
  * errors    DH_EINVAL; a binding that the system refuses is only logged */

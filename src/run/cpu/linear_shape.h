@@ -22,7 +22,7 @@ static inline int dh_linear_packed_input(const dh_op *op)
     }
 }
 
-/* What is computed of the rank's own tokens alone is float32. */
+/* Results that come from the rank's own tokens alone are float32. */
 static inline dh_linear_shape dh_linear_shape_of(const dh_graph *g, const dh_op *op)
 {
     const dh_attn_sizes z = dh_linear_sizes(g, &g->tensors.at[op->in[dh_linear_packed_input(op)]]);
@@ -37,8 +37,8 @@ static inline dh_linear_shape dh_linear_shape_of(const dh_graph *g, const dh_op 
                              .D = g->dims.head_dim};
 }
 
-/* What came to the first rank, or back to the last, has gone round: it is nothing of theirs. Of two
- * chunks one has others before it on every rank. */
+/* The state that came to the first rank, or back to the last, has gone round and does not count.
+ * With two chunks, one has others before it on every rank. */
 static inline const float *dh_state_before_own(const dh_call *c, int k)
 {
     const dh_dims *d = &c->graph->dims;

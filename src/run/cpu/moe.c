@@ -1,6 +1,6 @@
 /* Mixture of experts: the router (HF Mixtral's arithmetic), the order of tokens by
  * expert, and moving rows into and out of that order. Rows are few and experts
- * fewer: plain loops, but for the row copies. */
+ * fewer: plain loops, except for the row copies. */
 #include "base/base.h"
 #include "run/cpu/split.h"
 

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "run/cpu/split.h"
 
-/* What an expert is chosen by. */
+/* The value by which an expert is chosen. */
 static float choice(const float *probs, const float *bias, int64_t e)
 {
     return probs[e] + bias[e];
@@ -62,7 +62,7 @@ static void choose(const dh_grouped_router *r, const float *probs, const float *
     }
 }
 
-/* What weights are divided by; DeepSeek's 1e-20 keeps it from 0. */
+/* Divisor of the weights; DeepSeek's 1e-20 keeps it from 0. */
 static float sum_of_chosen(const dh_grouped_router *r, const float *probs, const int32_t *experts)
 {
     float sum = 0;

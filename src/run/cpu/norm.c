@@ -1,6 +1,6 @@
-/* LayerNorm and RMSNorm. Forward and input gradient go by rows; the weight
- * gradients by stripes of columns, each summing all rows in order, so that no
- * thread needs a copy of its own and bits do not depend on their number. */
+/* LayerNorm and RMSNorm. Forward and input gradient go by rows, the weight gradients by
+ * stripes of columns. Each stripe sums all rows in order. So no thread needs a copy of
+ * its own, and bits do not depend on their number. */
 #include "run/cpu/split.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* RMSNorm of all heads of queries together, and of all heads of keys, out of packed rows. A rank
- * may have some of the heads: what is summed over columns is left as sums, which whoever calls adds
- * over the ranks, and how many columns there are is summed with it. */
+ * may have some of the heads. Sums over columns are therefore left as sums, together with the
+ * number of columns; the caller adds both over the ranks. */
 #include "run/cpu/split.h"
 
 #include <math.h>

@@ -36,7 +36,7 @@ static void exact_join(dh_exact *e, const dh_exact *other)
     e->odd += other->odd;
 }
 
-/* Digits below 2^32, but for the last: one form for one value. */
+/* Digits below 2^32, except the last: one form for one value. */
 static void exact_carry(dh_exact *e)
 {
     for (int i = 0; i + 1 < DH_SQSUM_DIGITS; i++) {
@@ -97,7 +97,7 @@ double dh_k_exact_value(const double *digits)
 int64_t dh_k_first_nonfinite(dh_dtype dtype, int64_t n, const void *x)
 {
     const dh_simd *simd = dh_simd_get();
-    int64_t first = n; /* of the first range with a bad element */
+    int64_t first = n; /* begin of the first range with a bad element */
 #pragma omp parallel for schedule(static) reduction(min : first) if (n >= PARALLEL_MIN)
     for (int64_t i = 0; i < n; i += RANGE)
         if (i < first && !simd->all_finite(dtype, DH_MIN(RANGE, n - i), const_at(dtype, x, i)))

@@ -17,7 +17,7 @@ typedef struct dh_drop_row {
 } dh_drop_row;
 
 /* A sum in fixed point (simd/exact.h): digits[i] times 2^(32 i + DH_EXACT_LOWEST), each wide enough
- * to be added to many times; beside it the sum of what is not finite, else 0. */
+ * to be added to many times. odd: the sum of values that are not finite, else 0. */
 enum { DH_EXACT_LOWEST = -352 };
 
 typedef struct dh_exact {

@@ -188,7 +188,7 @@ dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t
     const int last = (int)((int64_t)(local_rank + 1) * n_cores / n_local_ranks);
     const int share = DH_MAX(last - first, 1);
     const int team = team_of(threads, share);
-    static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* what was tried is then taken */
+    static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER; /* tried threads are then taken */
     pthread_mutex_lock(&starting);
     dh_status st = try_team(ctx, team);
     if (st == DH_OK) st = dh_gemm_get_ready(ctx);

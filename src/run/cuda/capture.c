@@ -1,11 +1,11 @@
 /* All commands of a run as one CUDA graph: captured once, then launched step after step.
  *
- * One thread puts the commands on their streams in the order in which they were issued, each behind
- * what it waits for; the streams fork from the compute stream and join it again. What changes from
- * step to step lies on the device, or in the pinned memory that a LOAD fills: that is done on the
- * host before the launch, and the graph has the copies. Commands whose time or length the host
- * learns from the device cannot be captured, and are named: calls that go through the host, rows of
- * experts, and what is checked before others go on with it. */
+ * One thread puts the commands on their streams in the order in which they were issued, each after
+ * the commands it waits for. The streams fork from the compute stream and join it again. Values
+ * that change between steps are on the device or in the pinned memory of a LOAD. The host fills
+ * that before the launch, and the graph has the copies. Three kinds of commands have a time or
+ * length that the host learns from the device. They cannot be captured, and are named: calls that
+ * go through the host, rows of experts, and checks before others go on. */
 #include "run/cuda/glue.h"
 #include "run/cuda/hang.h"
 
@@ -128,7 +128,7 @@ void cuda_drop_capture(cuda_streams *s)
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
-/* What the graph's copies take along. */
+/* Fill the host memory that the graph copies to the device. */
 static dh_status fill_batches(dh_ctx *ctx, const cuda_streams *s)
 {
     const dh_watch *watch = &s->base.spec.watch;

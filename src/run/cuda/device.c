@@ -118,7 +118,7 @@ static dh_status bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64
     return dh_k_bind_rank(ctx, local_rank, n_local_ranks, threads, n_threads);
 }
 
-/* Of the first one; a machine's are taken to be alike. */
+/* Processors of the first GPU; a machine's are taken to be alike. */
 static int processors(void)
 {
     struct cudaDeviceProp is;

@@ -1,11 +1,11 @@
-/* Products through cuBLASLt, which sees matrices by columns.
+/* GEMMs through cuBLASLt, which sees matrices by columns.
  *
- * What lies in memory by rows as [r,c] with a stride is, by columns, its transpose: c x r with that
- * stride as leading dimension. So C = op(A) op(B) is asked for as C' = op(B)' op(A)': B comes
- * first, and is transposed where it is stored [n,k]. A bias goes along the rows of C', which is
- * what cuBLASLt's epilogue adds; it wants C's type. GELU behind it and its gradient are epilogues
- * too, which leave and read a matrix of sums beside C, in C's type: rows of multiples of 8 elements
- * at addresses of multiples of 16 bytes.
+ * A matrix [r,c] by rows with a stride is, by columns, its transpose: c x r with that stride as
+ * leading dimension. So C = op(A) op(B) is asked for as C' = op(B)' op(A)': B comes first, and is
+ * transposed if it is stored [n,k]. A bias goes along the rows of C', where cuBLASLt's epilogue
+ * adds it; it wants C's type. GELU after it and its gradient are epilogues too. They leave and read
+ * a matrix of sums in addition to C, in C's type. Its rows are multiples of 8 elements at addresses
+ * of multiples of 16 bytes.
  *
  * The algorithm is chosen when a product is planned and stays, so that a repeated call has the same
  * bits. */

@@ -16,16 +16,16 @@ dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gem
  * and rows in whole runs of 16 bytes. Needs a GPU that has such products. */
 dh_status dh_cuda_gemm_create_fp8(dh_ctx *ctx, const dh_gemm_desc *desc,
                                   const dh_fp8_format formats[2], dh_cuda_gemm **gemm);
-/* What becomes of the sums, a bias being in them: GELU is the one by tanh. */
+/* Treatment of the sums, with the bias in them; GELU is the one by tanh. */
 typedef enum dh_cuda_epilogue {
     DH_CUDA_PLAIN,
     DH_CUDA_GELU,     /* C = GELU(sums) */
     DH_CUDA_GELU_AUX, /* C = GELU(sums), aux = sums */
     DH_CUDA_DGELU     /* C = sums times the slope of GELU at aux */
 } dh_cuda_epilogue;
-/* aux is a matrix as C is, of the same type and rows as far apart, and no byte of it is C's.
- * errors: DH_EUNSUPPORTED also where cuBLASLt has no such epilogue, or C's rows are not of a
- * multiple of 8 elements: then a kernel of its own has to do it */
+/* aux is a matrix like C, of the same type and distance of rows, without a byte in common with C.
+ * errors: DH_EUNSUPPORTED also if cuBLASLt has no such epilogue, or if C's rows are no multiple of
+ * 8 elements. A kernel of its own then has to do it. */
 dh_status dh_cuda_gemm_create_gelu(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_epilogue epilogue,
                                    dh_cuda_gemm **gemm);
 dh_cuda_epilogue dh_cuda_gemm_epilogue(const dh_cuda_gemm *gemm);

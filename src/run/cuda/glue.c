@@ -85,7 +85,7 @@ static void run_norm_dgrad(dh_cuda_stream stream, const dh_call *c)
                        c->in[1], w, c->in[3], c->in[4], c->out[0]);
 }
 
-/* Of what sums the rows of its first operand. */
+/* Scratch of a sum over the rows of the first operand. */
 static size_t ws_columns(const dh_graph *g, const dh_op *op)
 {
     const dh_tensor *dy = in_of(g, op, 0);

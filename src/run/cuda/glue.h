@@ -1,4 +1,4 @@
-/* What joins graph operators to kernels for CUDA: one row per operator type (kernels.def). */
+/* Graph operators and their kernels for CUDA: one row per operator type (kernels.def). */
 #ifndef DH_RUN_CUDA_GLUE_H
 #define DH_RUN_CUDA_GLUE_H
 
@@ -8,9 +8,9 @@
 typedef struct dh_cuda_kernel {
     /* Scratch bytes; NULL: none. */
     size_t (*workspace)(const dh_graph *graph, const dh_op *op);
-    /* What the kernel reads beside its operands, the same in every step (angles, positions): how
-     * many bytes, and their values, written by the host and copied to the device once. NULL: none.
-     */
+    /* Bytes of the data that the kernel reads in addition to its operands, equal in every step
+     * (angles, positions). image_write gives their values: the host writes them and copies them to
+     * the device once. NULL: none. */
     size_t (*image_bytes)(const dh_graph *graph, const dh_op *op);
     void (*image_write)(const dh_graph *graph, const dh_op *op, void *image);
     /* call->kernel is the image, on the device. NULL: product is there. */

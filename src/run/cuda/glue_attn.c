@@ -218,7 +218,7 @@ static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
     return r;
 }
 
-/* What a call's queries see: the layer's window, documents by positions that begin anew. */
+/* Keys that a call's queries see: the layer's window, documents by positions that begin anew. */
 static ring ring_of_call(const dh_call *c, const int32_t *docs)
 {
     ring r = ring_of(c->graph, c->op, c->kernel);

@@ -1,17 +1,16 @@
-/* Products of experts' rows: as they are, or of codes of 8 bits, which are written into scratch
- * first. How many rows an expert has only the device knows: codes are laid out for all there is
- * room for, and of a weight gradient's each expert's columns have their scales over its rows alone.
- */
+/* GEMMs of experts' rows as they are, or as codes of 8 bits, which are written into scratch first.
+ * Only the device knows the number of an expert's rows, so codes are laid out for all there is room
+ * for. In a weight gradient, each expert's columns have their scales over its rows alone. */
 #include "run/cuda/glue.h"
 
 /* One operand as it is encoded: from rows of C, in runs of what is summed over. */
 typedef struct encoded {
     bool by_columns;
-    int64_t N, C;         /* of the operand in memory */
+    int64_t N, C;         /* size of the operand in memory */
     int64_t n, row;       /* runs of codes, bytes of one */
     int64_t n_scales;     /* of rows N; of columns those of each expert */
     int64_t n_experts;    /* by columns */
-    bool rows_of_experts; /* those that offsets tell; else as many each, N / n_experts */
+    bool rows_of_experts; /* by offsets; else N / n_experts each */
 } encoded;
 
 typedef struct grouped {

@@ -1,8 +1,7 @@
-/* A thread beside the streams that looks at the clock: what hangs on a GPU holds up whoever waits
- * for it, and can be stopped by nobody. So it says where each stream stands, and ends the process.
- *
- * How far the host is it knows from the lanes; how far the GPU is, from the events of commands,
- * which tell that one has begun or is done without waiting for it. */
+/* A thread beside the streams that looks at the clock. Work that hangs on a GPU holds up everything
+ * that waits for it, and nobody can stop it. The thread therefore says where each stream stands,
+ * and ends the process. The lanes tell how far the host is. The events of commands tell how far the
+ * GPU is: they say without waiting whether one has begun or is done. */
 #include "run/cuda/hang.h"
 
 #include <errno.h>

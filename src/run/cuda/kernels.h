@@ -2,13 +2,13 @@
  * run/cpu/kernels.h, function by function; said here is what differs.
  *
  * Conventions
- *   memory    every address is the device's, tables and results of one value included
- *   stream    a call puts kernels on it and returns; nothing is allocated, copied or waited for
- *   aliasing  as there, "in place" included
- *   bits      a repeated call gives the same; not those of the cpu, but for dropout's masks, casts,
- *             copies, the order of rows by expert, and counts
- *   scratch   functions with a `ws` name their workspace function, in bytes; 256-byte aligned
- *   errors    a launch that CUDA refuses is found by who owns the stream (cudaGetLastError)
+ *   memory    Every address is the device's, tables and results of one value included.
+ *   stream    A call puts kernels on it and returns. Nothing is allocated, copied or waited for.
+ *   aliasing  As there, "in place" included.
+ *   bits      A repeated call gives the same. They are not those of the cpu, except for dropout's
+ *             masks, casts, copies, the order of rows by expert, and counts.
+ *   scratch   Functions with a `ws` name their workspace function, in bytes; 256-byte aligned.
+ *   errors    The owner of the stream finds a launch that CUDA refuses (cudaGetLastError).
  * The source in kernels/ is also compiled for the host, where a call returns when all is done and
  * the stream is not looked at: tests/cuda. */
 #ifndef DH_RUN_CUDA_KERNELS_H
@@ -245,9 +245,9 @@ void dh_cuda_latent_cut_bwd(dh_cuda_stream stream, const dh_latent *l, dh_dtype 
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* Step, learning rate and so on from scalars, whose weight decay counts where `decays`; norm [2] is
- * dh_cuda_clip's: where it is not finite nothing changes. old (NULL: none) [3,n] = p, m, v as they
- * were; nothing else changes then where norm clips. */
+/* Step, learning rate and so on are from scalars, whose weight decay counts if `decays`. norm [2]
+ * is dh_cuda_clip's; if it is not finite nothing changes. old [3,n] (NULL: none) = p, m, v as they
+ * were; with it, nothing else changes if norm clips. */
 void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
                    bool decays, int64_t n, const float *g, float *p, float *m, float *v,
                    dh_bf16 *copy, float *old);
@@ -311,7 +311,7 @@ void dh_cuda_moe_unpermute_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N,
 /* dh_grouped_run's products; offsets lie on the device. No scratch. */
 void dh_cuda_grouped(dh_cuda_stream stream, const dh_grouped_desc *desc, int64_t n_runs,
                      const int64_t *offsets, const void *a, const void *b, void *c);
-/* The same of codes, by runs of what is summed over; desc->dtype, bf16, is the result's but for dw:
+/* The same of codes, by runs of the summed dimension; desc->dtype, bf16, is the type of y and dx:
  *   forward  x by rows, w [E*O,I] by rows
  *   dgrad    dy by rows, w by columns of each expert
  *   wgrad    dy and x by columns of each expert's rows
@@ -334,8 +334,8 @@ typedef struct dh_cuda_ranks {
     const void *from[64];
     void *to[64];
 } dh_cuda_ranks;
-/* to[k][i] = ((from[0][i] + from[1][i]) + ...) for all k, i < n; as dh_comm_reduce_ordered, with
- * its bits: bf16 in float32, rounded once; integers wrap. A `to` may be one of `from`. */
+/* to[k][i] = from[0][i] + from[1][i] + ... in this order, all k, i < n. As dh_comm_reduce_ordered,
+ * with its bits: bf16 in float32, rounded once; integers wrap. A `to` may be one of `from`. */
 void dh_cuda_sum_ranks(dh_cuda_stream stream, dh_dtype dtype, int64_t n, const dh_cuda_ranks *x);
 
 /* Wires of paced links: how many transfers are on each, and whether these are to end at once, which

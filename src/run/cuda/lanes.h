@@ -27,12 +27,12 @@ typedef struct lane {
     cuda_streams *all;
     cudaStream_t stream;
     DH_VEC(uint32_t) queue; /* commands */
-    size_t n_put;           /* of these on the stream, in this run */
+    size_t n_put;           /* commands put on the stream, in this run */
     pthread_t thread;
     bool started, has_thread, busy;
     uint64_t n_runs;
     int64_t *found; /* pinned: what a kernel's check looks at, or the scan for values */
-    dh_status told; /* what became of telling of parts */
+    dh_status told; /* first failure while parts were told */
     dh_ctx ctx;
 } lane;
 
@@ -52,7 +52,7 @@ struct cuda_streams {
     bool single_steps, leaving;
     DH_VEC(uint32_t) order; /* commands as they were issued: each behind what it waits for */
     bool capturing;
-    cudaGraphExec_t graph;         /* of all commands; NULL: not captured */
+    cudaGraphExec_t graph;         /* graph of all commands; NULL: not captured */
     cudaEvent_t ends[DH_N_STREAM]; /* of a capture: where streams fork, and join again */
     const lane *failed;            /* the first */
     struct {                       /* a run that does not end (hang.h) */

@@ -2,16 +2,16 @@
  *
  * Members agree through the group (dh_comm), be they threads or processes: which GPU each has, then
  * NCCL's unique id. Two ranks on one GPU have no communicator, which NCCL would refuse (peers.c has
- * links for them). Communicators do not block: whoever waits, for one to come up or for a call to
- * be taken, looks at the other ranks meanwhile, so that a rank that fails ends all.
+ * links for them). Communicators do not block. A wait for one to come up, or for a call to be
+ * taken, looks at the other ranks meanwhile. So a rank that fails ends all.
  *
- * Sums are in the order of NCCL's algorithm, and bf16 is rounded along the way: the same bits in a
- * repeated run, not those of the other communicators, which add in the order of ranks.
+ * Sums are in the order of NCCL's algorithm, and bf16 is rounded along the way. Bits are the same
+ * in a repeated run, but differ from other communicators, which add in the order of ranks.
  *
- * A communicator takes processors from what computes beside it. So it is held to some
- * (parallel.gpu_comm_sms), and products are planned for those that are left
- * (dh_cuda_sms_of_links). Calls of one stream are never under way together: of its communicators,
- * those of evaluation among them, the greatest counts. It has never run on GPUs. */
+ * A communicator takes processors from the kernels that compute beside it. It is therefore held to
+ * some (parallel.gpu_comm_sms), and GEMMs are planned for the rest (dh_cuda_sms_of_links). Calls of
+ * one stream are never under way together: of its communicators, those of evaluation among them,
+ * the greatest counts. It has never run on GPUs. */
 #include "run/cuda/link.h"
 
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /* Calls between ranks on one GPU: each member's part, on its own stream.
  *
- * A collective has two meetings of all members' threads. Behind the first, every member's data are
- * on their way: each stream waits for the others', then copies or adds what is its share. Behind
- * the second every share is on its stream, and each waits for the others' before it goes on, who
- * read its memory or, in an all-reduce, write to it. Transfers meet two by two, the receiver
- * copying: a sender's stream goes on once the receiver has taken what was sent. Nobody waits for a
- * call that does not concern it. */
+ * A collective has two meetings of all members' threads. After the first, every member's data are
+ * on their way: each stream waits for the others', then copies or adds its share. After the second
+ * every share is on its stream. The others read a member's memory or, in an all-reduce, write to
+ * it, so each stream waits for their shares before it goes on. Transfers meet two by two, and the
+ * receiver copies: a sender's stream goes on once the receiver has taken the data. Nobody waits for
+ * a call that does not concern it. */
 #include <stdio.h>
 
 #include "run/cuda/peers.h"
@@ -112,7 +112,7 @@ static dh_status share_all_reduce(dh_ctx *ctx, const share *s)
 
 static const struct {
     dh_status (*share)(dh_ctx *ctx, const share *s);
-    dh_comm_kind kind; /* what a wire is paced by */
+    dh_comm_kind kind; /* kind by which a wire is paced */
 } shares[] = {
     [DH_DEVLINK_ALL_GATHER] = {share_all_gather, DH_COMM_ALL_GATHER},
     [DH_DEVLINK_REDUCE_SCATTER] = {share_reduce_scatter, DH_COMM_REDUCE_SCATTER},
@@ -191,7 +191,7 @@ static dh_status collective(dh_ctx *ctx, peer_link *l, cudaStream_t stream,
 /* ---- transfers --------------------------------------------------------------------------------
  */
 
-/* What a member sends this one next; NULL: nothing yet. */
+/* The member's next send to this one; NULL: nothing yet. */
 static peer_post *find_send(const peer_link *l, int from)
 {
     const peer_seat *seat = &l->room->seats[from];
@@ -226,8 +226,8 @@ static dh_status take(dh_ctx *ctx, peer_link *l, cudaStream_t stream, const dh_c
     return copy(ctx, stream, to->buf, from->buf, n_bytes);
 }
 
-/* Puts on the stream what can be received by now; on a paced wire these share it, and their senders
- * go on when all of them are over. */
+/* Puts all receives that are possible by now on the stream. On a paced wire these share it, and
+ * their senders go on when all of them are over. */
 static dh_status take_wave(dh_ctx *ctx, peer_link *l, cudaStream_t stream, size_t *n_taken)
 {
     peer_seat *seat = &l->room->seats[l->me];

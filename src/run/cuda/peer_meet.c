@@ -25,7 +25,7 @@ static void pause_until(peer_room *room, int64_t ns)
     (void)pthread_cond_timedwait(&room->moved, &room->lock, &ts);
 }
 
-/* What a rank says that fails where this room is not its own is found by asking. */
+/* A rank that fails outside this room is found by asking. */
 dh_status peer_check(dh_ctx *ctx, const peer_link *l)
 {
     DH_TRY(dh_comm_check(ctx, l->comm));

@@ -1,17 +1,17 @@
 /* Paced wires between ranks on one GPU: how long calls take that would be on links of a job's own
  * figures (links.*).
  *
- * As in a local world (run/comm/local_wires.h) each rank has a wire per link and direction, n
- * transfers on it go at 1/n of their speed each, and one that is on several goes as the fullest
- * lets it. When a transfer begins is known on the GPU alone: so the numbers of transfers on wires
- * lie there, and a kernel of one warp, which looks at the GPU's clock, stays on the stream until
- * its transfer would have come (kernels/peers.cu). A collective is counted by its first member;
- * every member waits by itself. */
+ * As in a local world (run/comm/local_wires.h) each rank has a wire per link and direction. Each of
+ * n transfers on it goes at 1/n of its speed, and one that is on several goes as the fullest lets
+ * it. Only the GPU knows when a transfer begins. So the numbers of transfers on wires lie there. A
+ * kernel of one warp, which looks at the GPU's clock, stays on the stream until its transfer would
+ * have come (kernels/peers.cu). A collective is counted by its first member; every member waits by
+ * itself. */
 #include <stdlib.h>
 
 #include "run/cuda/peers.h"
 
-/* Of all ranks of a world that share a GPU. */
+/* Wires of all ranks of a world that share a GPU. */
 struct peer_wires {
     peer_wires *next;
     const dh_comm_config *world;

@@ -2,8 +2,8 @@
  * peer_calls.c (calls) and peer_wires.c (paced wires) share.
  *
  * A room is a group as all its members see it. Its lock guards all of it, and is held while a
- * member puts a call's work on its stream: so an abort comes between two calls, and nobody's memory
- * goes while others are about to read it. */
+ * member puts a call's work on its stream. An abort therefore comes between two calls, and nobody's
+ * memory goes while others are about to read it. */
 #ifndef DH_RUN_CUDA_PEERS_H
 #define DH_RUN_CUDA_PEERS_H
 
@@ -21,7 +21,7 @@ typedef struct peer_post {
 
 /* A member's place. */
 typedef struct peer_seat {
-    cudaEvent_t ready;    /* what it brings to its call is in its memory */
+    cudaEvent_t ready;    /* its data for the call are in its memory */
     cudaEvent_t done;     /* it has read what it reads of the others, and written to them */
     cudaEvent_t *taken;   /* [n] by sender: the same of what it has received from that one */
     uint64_t n_come;      /* collectives that it has come to */
@@ -75,8 +75,8 @@ void peer_moved(peer_room *room);
 /* Members' calls that do not fit together end the world. Returns DH_ECOMM. */
 dh_status peer_misfit(dh_ctx *ctx, peer_link *l, const char *text);
 /* A stream goes on once another member's data are there, or once that member is through with this
- * one's. The event has been recorded before this is called: what a stream waits for has always been
- * put on its own stream earlier, so that streams never wait for each other in a ring. */
+ * one's. The event has been recorded before this is called. A stream therefore waits only for work
+ * that was put on its stream earlier, so streams never wait for each other in a ring. */
 dh_status peer_wait_ready(dh_ctx *ctx, void *stream, cudaEvent_t event);
 dh_status peer_wait_done(dh_ctx *ctx, void *stream, cudaEvent_t event);
 
@@ -100,7 +100,7 @@ void peer_pace_share(peer_link *l, cudaStream_t stream, double share);
 void peer_pace_transfer(peer_link *l, cudaStream_t stream, int k, int from, int64_t n_bytes);
 /* Until these n are over. */
 void peer_pace_transfers(peer_link *l, cudaStream_t stream, int n);
-/* What is on its way for so many steps more. */
+/* Delay the transfer by the latency of so many more steps. */
 void peer_pace_latency(peer_link *l, cudaStream_t stream, int steps);
 
 #endif

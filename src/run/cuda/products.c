@@ -1,5 +1,5 @@
-/* The operators that are products of dense matrices: y = x w' + b, dx = dy w, dw = dy' x; GELU of
- * the first and its gradient of the second in the product itself, where cuBLASLt can, or behind it.
+/* The operators that are GEMMs: y = x w' + b, dx = dy w, dw = dy' x. GELU of the first and its
+ * gradient of the second are in the GEMM itself, where cuBLASLt can, or after it.
  *
  * A weight in float32 (a router's) makes the product one of float32: rows of another type are
  * widened into scratch before it, or narrowed out of scratch behind it. As run/cpu/glue.c does.
@@ -8,7 +8,7 @@
 #include "run/cuda/gemm.h"
 #include "run/cuda/glue.h"
 
-/* What a row of the table does with its operands. */
+/* The GEMM of a row of the table on its operands. */
 typedef struct product {
     dh_gemm_desc desc;
     const dh_tensor *x, *y; /* the rows that go in first, and the result */
@@ -182,7 +182,7 @@ static dh_status run_parts(dh_ctx *ctx, dh_cuda_stream stream, const dh_call *c,
         const size_t row = (size_t)dh_op_part_begin(c->op, p->y->shape[0], k);
         DH_TRY(dh_cuda_gemm_run(ctx, stream, c->kernel, x + row * x_row, w, c->in[2], NULL,
                                 y + row * y_row, ws));
-        /* What is narrowed afterwards is all told of at the end. */
+        /* An output that is narrowed afterwards is told of as a whole at the end. */
         if (p->wide != p->y) dh_part_tell(&c->progress, k);
     }
     return DH_OK;

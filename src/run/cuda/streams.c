@@ -42,7 +42,7 @@ static bool await_record(cuda_streams *s, const event *e)
     return recorded;
 }
 
-/* What comes before it on its own stream is done anyway. */
+/* Wait for an event of another stream; earlier work of the lane's own stream is done anyway. */
 static dh_status wait_for(dh_ctx *ctx, lane *l, uint32_t id, bool *gone)
 {
     const event *e = &l->all->events[id];
@@ -52,7 +52,7 @@ static dh_status wait_for(dh_ctx *ctx, lane *l, uint32_t id, bool *gone)
     return DH_OK;
 }
 
-/* Of the first output, whose rows are cut into parts; with the last part all other copies. */
+/* Copy rows of a part of the first output; with the last part, all the other copies too. */
 static dh_status copy_part(dh_ctx *ctx, const lane *l, const dh_stream_command *c, uint32_t part)
 {
     for (uint32_t i = 0; i < c->n_copies; i++) {
@@ -77,8 +77,8 @@ static dh_status tell_next(dh_ctx *ctx, lane *l, entry *e)
     return record(ctx, l, &l->all->events[e->command.event0 + e->told++]);
 }
 
-/* Told by a kernel's launcher, behind the launch that makes the part, or by a function of the host,
- * whose part is copied now. What fails here is told again behind it. */
+/* Told by a kernel's launcher, after the launch that makes the part, or by a function of the host,
+ * whose part is copied now. A failure here is reported after the command. */
 static void tell_part(void *user, uint32_t part)
 {
     entry *e = user;
@@ -96,8 +96,8 @@ static dh_status tell_rest(dh_ctx *ctx, lane *l, entry *e)
 /* ---- a command --------------------------------------------------------------------------------
  */
 
-/* What meets other ranks on a stream may wait for ever: whoever waits for such streams asks now and
- * then whether the others are still there. */
+/* A stream that meets other ranks may wait for ever. The waiting thread therefore asks now and then
+ * whether the others are still there. */
 static dh_status look_after(dh_ctx *ctx, const lane *l)
 {
     /* TUNING: a guess until one has run: shorter than a step's end may come late, longer than
@@ -148,7 +148,7 @@ static dh_status enqueue(dh_ctx *ctx, const lane *l, const dh_stream_command *c)
     return c->enqueue(ctx, c->host_user, c->call, l->stream);
 }
 
-/* What a kernel found, before others go on with it. */
+/* Read a kernel's finding before others go on with it. */
 static dh_status look(dh_ctx *ctx, const lane *l, const int64_t *at)
 {
     CUDA_TRY(cudaMemcpyAsync(l->found, at, sizeof *at, cudaMemcpyDeviceToHost, l->stream));
@@ -222,7 +222,7 @@ static bool others_failed(cuda_streams *s)
     return failed;
 }
 
-/* Of its commands n are on the stream. False: some stream failed. */
+/* Note that n of its commands are on the stream. False: some stream failed. */
 static bool goes_on(lane *l, size_t n)
 {
     pthread_mutex_lock(&l->all->lock);

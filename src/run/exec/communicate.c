@@ -1,8 +1,8 @@
 /* Communication operators on streams: counts and types out of the graph, one call each.
  *
  * A communicator's calls block, and read and write memory of the host. So the command is a function
- * of the host, which the device runs where it may sleep; where the slab is no memory of the host,
- * the operands go through some that is. What devices communicate by themselves is in links.c. */
+ * of the host, which the device runs where it may sleep. Where the slab is no memory of the host,
+ * the operands go through such memory. Communication of devices by themselves is in links.c. */
 #include <string.h>
 
 #include "run/exec/internal.h"
@@ -113,7 +113,7 @@ static dh_status ring_exchange_both(dh_ctx *ctx, const transfer *t)
     const int next = (me + 1) % n, previous = (me + n - 1) % n;
     const dh_dtype dtype = t->in->dtype;
     const int64_t count = dh_tensor_elements(t->in);
-    /* Of two ranks both ways lead to the same one: tags tell them apart. */
+    /* With two ranks, both ways lead to the same one: tags tell them apart. */
     const dh_comm_xfer xfers[] = {
         {DH_XFER_SEND, next, 0, dtype, count, (void *)(uintptr_t)t->send},
         {DH_XFER_SEND, previous, 1, dtype, count, (void *)(uintptr_t)t->operands[1]},
@@ -137,7 +137,7 @@ static dh_status (*const calls[DH_N_OP_TYPE])(dh_ctx *, const transfer *) = {
     [DH_OP_RECV] = recv,
 };
 
-/* What the command's function is given. */
+/* Argument of the command's function. */
 typedef struct job {
     dh_exec *exec;
     uint32_t instr;
@@ -195,9 +195,9 @@ static uint64_t operand_bytes(const dh_exec *e, uint32_t instr, int k)
     return o->buffer == DH_NONE ? 0 : o->n_bytes;
 }
 
-/* Operands side by side in the stream's transit memory: fetched before the call, and copied back
- * behind it, the first output first; a device that is told of its parts may copy them one by one.
- */
+/* Operands side by side in the stream's transit memory. They are fetched before the call, and
+ * copied back after it, the first output first. A device that is told of its parts may copy them
+ * one by one. */
 static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
                                     dh_stream_command *command)
 {

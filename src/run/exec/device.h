@@ -4,10 +4,10 @@
  * the executor (exec.h) knows it by this table alone.
  *
  * A program becomes commands on streams when it is made ready, one an instruction, and a step runs
- * all of them. Commands are bound to addresses once and stay as they are from step to step, so that
- * a device may prepare them as a whole (a CUDA graph); what does change lies in memory that they
- * read (dh_scalars). A stream runs its commands in order and after the events that they wait for;
- * nobody but the one who called run waits on the host. */
+ * all of them. Commands are bound to addresses once and stay as they are from step to step, so a
+ * device may prepare them as a whole (a CUDA graph). Changing values lie in memory that commands
+ * read (dh_scalars). A stream runs its commands in order and after the events that they wait for.
+ * Only the caller of run waits on the host. */
 #ifndef DH_RUN_EXEC_DEVICE_H
 #define DH_RUN_EXEC_DEVICE_H
 
@@ -35,7 +35,7 @@ typedef struct dh_slab {
 typedef struct dh_call {
     const dh_graph *graph;
     const dh_op *op;
-    const void *kernel; /* what kernel_prepare made, or NULL */
+    const void *kernel; /* the result of kernel_prepare, or NULL */
     int layer;
     int32_t mb;
     unsigned accumulate; /* bit i: output i is added to */
@@ -54,10 +54,10 @@ typedef struct dh_copy {
     size_t n_bytes;
 } dh_copy;
 
-/* One instruction on its stream: a kernel, or a function of the host between copies of what it
- * reads and of what it leaves. Events are numbers below dh_streams_spec.n_events, each of one
- * command. Commands come in an order in which whatever completes an event comes before those that
- * wait for it. */
+/* One instruction on its stream: a kernel, or a function of the host between copies of its inputs
+ * and outputs. Events are numbers below dh_streams_spec.n_events, each of one command. Commands are
+ * in an order in which the command that completes an event comes before those that wait for it.
+ */
 typedef struct dh_stream_command {
     uint32_t id;           /* below dh_streams_spec.n_commands */
     uint32_t stream;       /* dh_stream */
@@ -79,7 +79,7 @@ typedef struct dh_stream_command {
     bool updates;           /* it writes what lasts from step to step: the watch is told of it */
 } dh_stream_command;
 
-/* Who follows what streams do, told on the threads that do it. */
+/* An observer of the streams, told on the threads that do the work. */
 typedef struct dh_watch {
     void *user;
     /* A stream begins to work on a command, or has ended it; by devices that can tell. */
@@ -105,7 +105,7 @@ typedef struct dh_streams_spec {
     dh_watch watch;
 } dh_streams_spec;
 
-/* Those of one program, by dh_stream; devices embed it as the first member of their own. */
+/* Streams of one program, by dh_stream; devices embed it as the first member of their own. */
 typedef struct dh_streams {
     dh_streams_spec spec;
     dh_slab *slab, *values; /* values: scalars and choices; all addresses lie in one of them */
@@ -125,7 +125,7 @@ typedef struct dh_devlink_spec {
     int rank;             /* of this member in the world */
     int stream; /* dh_stream of all its calls: those of one are never under way together */
     dh_engine wire;
-    dh_comm_pace pace; /* of the wire; none where calls take what they take */
+    dh_comm_pace pace; /* pace of the wire; none: unpaced */
     int sms;           /* processors that its calls take at most; 0: as many as they like */
     bool spares;       /* these are fewer than fill its wires: it is to be sparing of them */
 } dh_devlink_spec;
@@ -156,18 +156,18 @@ typedef struct dh_devlink_call {
  * that dh_stream_command.enqueue is given. */
 typedef struct dh_devlinks {
     const char *name;
-    dh_comm_links kind;     /* what a job calls them */
+    dh_comm_links kind;     /* the job's name for them */
     bool tells_parts;       /* their collectives tell of parts */
     bool paces;             /* their calls take the time of paced wires */
     const char *uncaptured; /* why no graph can have their calls; NULL: it can */
-    /* Collective over the group. *link stays as it is, and why says the reason, where its members
-     * cannot have one (as NCCL for several ranks on one GPU): the same for all of them. */
+    /* Collective over the group. If its members cannot have a link (as NCCL for several ranks on
+     * one GPU), *link stays as it is, and why says the reason: the same for all of them. */
     dh_status (*create)(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_spec *spec,
                         dh_devlink **link, char *why, size_t cap);
     void (*destroy)(dh_devlink *link); /* NULL is fine */
-    /* What is under way ends, done or not; all later calls fail. Any thread. */
+    /* Ends calls under way, done or not; all later calls fail. Any thread. */
     void (*abort)(dh_devlink *link);
-    /* What went wrong behind a call that returned. */
+    /* Reports a failure after a call that returned. */
     dh_status (*check)(dh_ctx *ctx, dh_devlink *link);
     dh_status (*call)(dh_ctx *ctx, dh_devlink *link, void *stream, const dh_devlink_call *call);
     dh_status (*zero)(dh_ctx *ctx, void *stream, void *at, size_t n_bytes);
@@ -223,7 +223,7 @@ typedef struct dh_device {
     /* Optional: the same, all commands having been captured by its first call and launched as one.
      * errors: DH_EUNSUPPORTED, before anything is done: some cannot be captured, and which */
     dh_status (*run_captured)(dh_ctx *ctx, dh_streams *streams);
-    /* Of the last run, on dh_now_ns's clock. */
+    /* Times of the last run, on dh_now_ns's clock. */
     int64_t (*began_ns)(const dh_streams *streams, uint32_t id);
     int64_t (*event_ns)(const dh_streams *streams, uint32_t event);
     /* Index of the first value that is not finite among n at an address of the device, or -1; from
@@ -234,7 +234,7 @@ typedef struct dh_device {
     /* Threads of this rank: number, and which of the node's ranks it is. */
     dh_status (*bind_rank)(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t threads,
                            int *n_threads);
-    /* What its times depend on beside the machine: versions of libraries, instruction set. */
+    /* Versions of libraries and instruction set: times depend on them and on the machine. */
     const char *(*describe)(char *buf, size_t cap);
     /* Optional: processors of one, which kernels share with links; 0: not known. */
     int (*processors)(void);

@@ -51,8 +51,7 @@ static bool communicates(const dh_op *op)
     return dh_op_info_of(op->type)->resource == DH_RES_COMM;
 }
 
-/* What the communicator knows a stream by: those of a program beside another one are further ones.
- */
+/* A stream's number in the communicator. A program beside another one has further numbers. */
 static int comm_stream(const dh_exec *e, int stream)
 {
     _Static_assert(2 * DH_N_STREAM <= 32, "streams of a rank that a communicator tells apart");

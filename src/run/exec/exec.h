@@ -24,7 +24,7 @@ typedef struct dh_batch_source {
 typedef struct dh_batch_row {
     int32_t *tokens, *targets; /* targets -1: none */
     int32_t *positions;        /* in the document */
-    int64_t *samples;          /* what dropout takes for the sample: the document */
+    int64_t *samples;          /* sample number for dropout: the document */
 } dh_batch_row;
 
 /* Called before every instruction, on its stream's thread; for tests and fault injection.
@@ -53,8 +53,8 @@ typedef struct dh_step {
     int64_t pos0;          /* decode: position of tokens[0] */
     dh_instr_hook hook;    /* NULL: none */
     void *hook_user;
-    /* Called before every instruction that writes masters or moments, on its stream's thread, where
-     * the device tells of updates: it may wait for who still reads them. NULL: nobody does. */
+    /* Called before every instruction that writes masters or moments, on its stream's thread, if
+     * the device tells of updates. It may wait for readers of them. NULL: there are none. */
     void (*hold)(void *user);
     void *hold_user;
     bool even_experts; /* deal tokens to experts in turn: times that hold for an even share */
@@ -76,7 +76,7 @@ void dh_exec_destroy(dh_exec *exec);
 /* One pass over the program. DH_EDIVERGED with check_finite names the
  * instruction that first made a non-finite value. */
 dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
-/* What the last run, complete or not, has made of masters and moments. */
+/* State of masters and moments after the last run, complete or not. */
 typedef enum dh_updated {
     DH_UPDATED_NONE, /* they are as before it */
     DH_UPDATED_SOME, /* some are as before it, some as after; or it cannot be told */
@@ -90,7 +90,7 @@ const dh_span *dh_exec_spans(dh_exec *exec);
  * computed again, of each. */
 typedef void (*dh_take_choices)(void *user, int64_t layer, int64_t mb, const int64_t *counts,
                                 int64_t n);
-/* What tokens chose in the last run; nothing where there are no experts. */
+/* The experts that tokens chose in the last run; nothing without experts. */
 dh_status dh_exec_choices(dh_ctx *ctx, dh_exec *exec, dh_take_choices take, void *user);
 
 #ifdef __cplusplus

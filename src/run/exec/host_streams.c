@@ -1,16 +1,16 @@
 /* Streams on threads of the host: one thread a stream, in order, waiting for named events.
  *
  * The thread that calls run is the compute stream. Every other stream that is used has a worker
- * that sleeps between runs and inside its calls, so that communication takes no time of the
- * computing core. An event is a place in a stream's queue: "so much of it is done" is one counter
- * per stream, which counts parts of outputs as well where a command has several, and waits compare
+ * that sleeps between runs and inside its calls, so communication takes no time of the computing
+ * core. An event is a place in a stream's queue. One counter per stream says how much of the queue
+ * is done. It counts parts of outputs as well, for commands that have several. Waits compare
  * counters.
  *
- * Where the compute stream has to wait for a call that nobody has begun, its
- * thread makes the call itself, in the stream's order: waking the worker, to be woken by
- * it, would cost more than a small call. So one thread at a time runs a stream, its own
- * or the calling one, and a thread is woken only for what it waits for. A call of which it
- * waits for a part only is left to the worker, since there is something to compute beside it. */
+ * If the compute stream has to wait for a call that nobody has begun, its thread makes the call
+ * itself, in the stream's order. Waking the worker, to be woken by it, would cost more than a small
+ * call. So one thread at a time runs a stream, its own or the calling one, and a thread is woken
+ * only when its wait is over. A call of which the compute stream waits for a part only is left to
+ * the worker, since there is something to compute during the rest. */
 #include "run/exec/host_streams.h"
 
 #include <pthread.h>
@@ -25,10 +25,10 @@ typedef struct host_streams host_streams;
 typedef struct stream {
     host_streams *all;
     DH_VEC(uint32_t) queue; /* commands, each as often as it has parts */
-    _Atomic uint32_t done;  /* of the queue, in this run */
+    _Atomic uint32_t done;  /* done part of the queue, in this run */
     /* By the stream whose thread sleeps until done has come so far; 0: it does not. */
     _Atomic uint32_t awaited[DH_N_STREAM];
-    pthread_cond_t wake; /* of its own thread */
+    pthread_cond_t wake; /* wakes its own thread */
     bool taken;          /* somebody runs one of its commands */
     pthread_t thread;
     bool started; /* has a worker */
@@ -76,9 +76,9 @@ static int index_of(const host_streams *h, const stream *s)
 
 /* ---- order between streams ------------------------------------------------------------------ */
 
-/* The lock orders this behind a sleeper's last look; signalled after it, here as elsewhere, since a
- * thread that wakes on this core would only meet the lock, and sleep until this one is preempted.
- */
+/* The lock orders this after a sleeper's last look. The signal comes after unlocking, here and
+ * elsewhere. A thread that wakes on this core would only meet the lock, and sleep until this one is
+ * preempted. */
 static void wake(host_streams *h, int s)
 {
     pthread_mutex_lock(&h->lock);
@@ -232,9 +232,9 @@ static dh_status take_and_run(dh_ctx *ctx, stream *s)
     return st;
 }
 
-/* A transfer's thread works for microseconds and others wait for it: with a short slice the
- * scheduler (Linux 6.12 and later) lets it run as soon as it wakes, beside threads that
- * compute. Elsewhere the call changes nothing or fails, which does not matter. */
+/* A transfer's thread works for microseconds and others wait for it. With a short slice the
+ * scheduler (Linux 6.12 and later) runs it as soon as it wakes, beside threads that compute.
+ * Elsewhere the call changes nothing or fails, which does not matter. */
 static void ask_for_low_latency(void)
 {
     struct { /* struct sched_attr, which glibc's headers and the kernel's cannot give together */
@@ -269,8 +269,8 @@ static dh_status interrupted(dh_ctx *ctx)
     return dh_fail(ctx, DH_EINTERRUPTED, "another stream of this rank failed");
 }
 
-/* The calling thread until a point of another stream is passed: it runs what it can of
- * that stream itself, and leaves it to its worker. */
+/* The calling thread until a point of another stream is passed. It runs the commands of that
+ * stream that it can, and leaves the others to the stream's worker. */
 static dh_status help(dh_ctx *ctx, host_streams *h, point until)
 {
     stream *compute = compute_of(h), *s = until.on;
@@ -327,7 +327,7 @@ static void begin(host_streams *h, bool single_steps)
         if (is_ready[s]) pthread_cond_signal(&h->streams[s].wake);
 }
 
-/* What the other streams have left to do, or after a failure are still doing. */
+/* Let the other streams end the rest of their work, or after a failure the work under way. */
 static dh_status finish(dh_ctx *ctx, host_streams *h, dh_status st)
 {
     for (int s = 0; st == DH_OK && s < DH_N_STREAM; s++) {

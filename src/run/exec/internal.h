@@ -27,16 +27,16 @@ struct dh_exec {
     dh_call *calls;    /* by instruction */
     int64_t *met_ns;   /* by instruction: when a call's partners had come; 0: it cannot be known */
     uint32_t *waits;   /* events, as dh_program.waits */
-    char *transit[DH_N_STREAM]; /* what transfers of a stream go through; NULL: nothing */
-    DH_VEC(void *) pinned;      /* what the device's host_alloc gave */
+    char *transit[DH_N_STREAM]; /* host memory for transfers of a stream, or NULL */
+    DH_VEC(void *) pinned;      /* memory from the device's host_alloc */
     dh_span *spans;
     bool spans_known; /* they are those of the last run */
     uint64_t peak;    /* end of the highest byte its commands use */
     dh_streams *streams;
     bool not_captured;   /* it was tried, and cannot be */
-    const dh_step *step; /* of the run under way, or the last */
+    const dh_step *step; /* step of the run under way, or the last */
     uint32_t n_updates;  /* instructions that write masters or moments; of the last run: */
-    _Atomic uint32_t n_updating, n_updated; /* of these begun, and complete */
+    _Atomic uint32_t n_updating, n_updated; /* updates begun, and complete */
     bool ran;                               /* all of it */
 };
 

@@ -1,9 +1,9 @@
-/* Communication operators as calls that the device's streams make themselves (dh_devlinks): nothing
- * of the host is waited for, but for the lengths of rows that data decide.
+/* Communication operators as calls that the device's streams make themselves (dh_devlinks). The
+ * host waits only for the lengths of rows that data decide.
  *
- * All but the three collectives are transfers made at once. Where links tell of no parts an
- * all-gather in parts is as many groups of transfers, a piece from each member in turn, own pieces
- * first; a reduce-scatter comes as a whole, and its parts are told of at its end. */
+ * Except for the three collectives, all are transfers made at once. If links tell of no parts, an
+ * all-gather in parts is as many groups of transfers: a piece from each member in turn, own pieces
+ * first. A reduce-scatter then comes as a whole, and its parts are told of at its end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "costs/link_sms.h"
 #include "run/exec/internal.h"
 
-/* What an instruction's enqueue is given. */
+/* Argument of an instruction's enqueue. */
 typedef struct job {
     dh_exec *exec;
     uint32_t instr;
@@ -199,7 +199,7 @@ static dh_status shift(dh_ctx *ctx, const job *j, const operands *o)
     return go_round(ctx, j, o, o->call->op->by);
 }
 
-/* Of two ranks both ways lead to the same one: what goes forward is first at both ends. */
+/* With two ranks, both ways lead to the same one: the forward transfer is first at both ends. */
 static dh_status ring_exchange_both(dh_ctx *ctx, const job *j, const operands *o)
 {
     const int next = (j->me + 1) % j->n, previous = (j->me + j->n - 1) % j->n;

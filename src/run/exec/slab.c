@@ -1,4 +1,4 @@
-/* What slabs of all devices have in common. */
+/* Common to the slabs of all devices. */
 #include "run/exec/device.h"
 
 dh_status dh_slab_check(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes)

@@ -2,12 +2,12 @@
  *
  * A command works on copies of its outputs, which reach the memory that others read only when its
  * event completes. An event completes when some stream waits for it, when its own could go on
- * otherwise, or when nothing else is left to do, and not before all commands that may begin have
- * read their inputs; those of parts one by one. So whoever should have waited and did not finds
- * what was there before, wherever the order of the completions lets it. That order is made of
- * random delays, before a command begins and before it is seen to be complete; DHELIX_STAGED_SEED
- * repeats them, as far as threads let it. What it does not find is a write that comes too early:
- * results come late, always. The verifier does (dh_program_verify).
+ * otherwise, or when nothing else is left to do. All commands that may begin have read their inputs
+ * by then. Parts complete one by one. A missing wait therefore shows as old data, wherever the
+ * order of the completions lets it. That order is made of random delays, before a command begins
+ * and before it is seen to be complete; DHELIX_STAGED_SEED repeats them, as far as threads let it.
+ * Writes that come too early are not found, as results always come late. The verifier finds them
+ * (dh_program_verify).
  *
  * One lock and one condition for all: this device is for finding faults, not for speed. */
 #include <omp.h>
@@ -34,7 +34,7 @@ typedef struct entry {
 typedef struct lane {
     staged_streams *all;
     DH_VEC(uint32_t) queue; /* commands */
-    size_t done;            /* of the queue, in this run */
+    size_t done;            /* done part of the queue, in this run */
     bool busy;              /* with the next one */
     bool reading;           /* busy, and not through with its inputs */
     bool started;
@@ -197,8 +197,8 @@ static dh_status run_command(lane *l, entry *e, const dh_call *open)
 
 /* ---- order between streams: the lock is held ------------------------------------------------ */
 
-/* Whether a command of this lane may begin, as far as others are concerned. What it waits for is
- * wanted from now on. */
+/* Whether a command of this lane may begin, as far as others are concerned. The events that it
+ * waits for are wanted from now on. */
 static bool waits_are_over(staged_streams *s, const lane *l, uint32_t id)
 {
     const dh_stream_command *c = &s->entries[id].command;

@@ -1,7 +1,7 @@
-/* Who holds up a rank, asked over MPI. A rank that waits looks for news every millisecond, and
- * answers then what it waits in, on every stream, and for whom. One that computes, is stopped or
- * gone does not answer: it waits for nobody, and that is what is to be found out. So no thread
- * is needed that serves questions, and a run without a timeout sends nothing. */
+/* The ranks that hold up one, asked over MPI. A rank that waits looks for news every millisecond.
+ * It then answers in which calls it waits, on every stream, and for whom. A rank that computes, is
+ * stopped or gone does not answer: it waits for nobody, and that is the fact to find out. So no
+ * thread is needed that serves questions, and a run without a timeout sends nothing. */
 #include "mpi_world.h"
 
 #include <stdio.h>
@@ -177,7 +177,7 @@ static void print_culprits(mpi_group *g, const dh_comm_head *head, const dh_comm
 {
     char where[DH_COMM_CALL_TEXT_BYTES];
     bool *awaited = g->awaited;
-    mpi_publish_wait(g, head); /* what is missing by now */
+    mpi_publish_wait(g, head); /* updates awaited */
     for (int i = 0; i < g->base.n; i++) missing[g->base.members[i]] = awaited[i];
     dh_comm_print_waited(g->base.comm, dh_comm_call_text(&g->base, head, where, sizeof where), out);
     dh_str_printf(out, "; did not come:");

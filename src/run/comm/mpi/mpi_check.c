@@ -1,11 +1,11 @@
 /* Whether the members of a group make the same call. Sizes are part of it: a vector that is
  * longer than its receiver expects must be noticed before it travels.
  *
- * A header to every member costs as much as a small collective, so by default a member sends
- * it with a call it has not made before on the group. As long as members make the same calls
- * they know the same ones, so either all compare or none does; where one of them goes another
- * way for the first time, the others' wait for its header, or its own for theirs, ends as any
- * wait for a call that does not come. */
+ * A header to every member costs as much as a small collective. So by default a member sends
+ * it only with a call that it has not made before on the group. Members that make the same calls
+ * know the same ones, so either all compare or none does. If one of them makes another call for
+ * the first time, one side waits for a header that does not come. That wait ends as any wait for a
+ * missing call. */
 #include "mpi_world.h"
 
 #include <stdlib.h>

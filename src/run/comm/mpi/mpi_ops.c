@@ -175,7 +175,7 @@ static dh_status broadcast_slices(const step *s, const dh_comm_call *call)
 {
     int root = s->head->root, n_others = s->n - 1;
     int64_t each = (s->head->count + n_others - 1) / n_others;
-    dh_comm_part *part = s->g->base.parts[0]; /* of the k-th member after the root */
+    dh_comm_part *part = s->g->base.parts[0]; /* part[k]: that of the k-th member after root */
     for (int k = 0; k < n_others; k++) {
         int64_t at = DH_MIN(s->head->count, each * k);
         part[k] = (dh_comm_part){at, DH_MIN(s->head->count, at + each) - at};

@@ -97,9 +97,9 @@ static void sleep_for(int64_t ns)
     dh_sleep_until_ns(dh_now_ns() + ns);
 }
 
-/* TUNING: beside one GEMM thread on the same core, over a 4 Gbit/s wire, tests with
- * sched_yield hid 0.76 of an all-gather, tests with sleeps of 20-100 us 0.45-0.49,
- * a blocking wait 0.42. A call that has waited 100 ms is not about to end. */
+/* TUNING: share of an all-gather that was hidden beside one GEMM thread on the same core, over a 4
+ * Gbit/s wire: 0.76 with sched_yield, 0.45-0.49 with sleeps of 20-100 us, 0.42 with a blocking
+ * wait. A call that has waited 100 ms is not about to end. */
 static void pause_yield(wait_state *s, int64_t now_ns)
 {
     if (now_ns - s->begin_ns > 100000000)
@@ -166,7 +166,7 @@ static dh_status check_lengths(dh_ctx *ctx, mpi_group *g, const dh_comm_head *he
     return DH_OK;
 }
 
-/* What a call does every millisecond that it waits; DH_OK: wait on. */
+/* Done by a call every millisecond that it waits; DH_OK: wait on. */
 static dh_status look_around(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, wait_state *s,
                              int64_t now)
 {

@@ -11,14 +11,14 @@
 /* Kinds of messages on mpi_world.told. */
 enum { TOLD_NEWS, TOLD_QUESTION, TOLD_ANSWER };
 
-/* What a failing rank tells the others. */
+/* A failing rank's message to the others. */
 typedef struct mpi_news {
     int by_rank;
     bool lost; /* ranks did not come: what the program ends with says so */
     char message[DH_CTX_MESSAGE_BYTES];
 } mpi_news;
 
-/* What a rank does, as it says when asked. */
+/* A rank's activity, as it answers when asked. */
 typedef struct mpi_answer {
     int32_t question; /* its number */
     dh_comm_state state;
@@ -34,7 +34,7 @@ typedef struct mpi_guard {
     pthread_cond_t over;
 } mpi_guard;
 
-/* what outlives it; ns: how long ranks wait for each other, to which a margin is added */
+/* what: the step, for the message; ns: how long ranks wait for each other; a margin is added */
 void mpi_guard_begin(mpi_guard *g, const char *what, int64_t ns);
 void mpi_guard_end(mpi_guard *g);
 
@@ -76,7 +76,7 @@ typedef struct mpi_known {
 struct mpi_group {
     dh_comm_group base;
     MPI_Comm comm;
-    MPI_Request *requests; /* of the call under way */
+    MPI_Request *requests; /* requests of the call under way */
     mpi_message *messages; /* the same, index by index */
     MPI_Status *statuses;
     int n_requests, cap_requests;
@@ -105,7 +105,7 @@ dh_status mpi_isend(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int pee
                     const char *buf, int64_t n_bytes);
 dh_status mpi_irecv(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, int peer, int tag,
                     char *buf, int64_t n_bytes);
-/* After a failure nothing is under way, but for buffers that are left to MPI. head NULL: the group
+/* After a failure nothing is under way, except buffers that are left to MPI. head NULL: the group
  * is being created. */
 dh_status mpi_wait(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head);
 /* Give up what is under way. */

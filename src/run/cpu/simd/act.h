@@ -15,8 +15,8 @@ INLINE vf sigmoid(vf u, vf *rest)
     return s;
 }
 
-/* 0.5 (1 + tanh(u)) = sigmoid(2u), so GELU(x) = x sigmoid(x (A + B x^2)). Beyond 16 the
- * sigmoid is 0 or 1 in float32; holding its argument there keeps x^3 finite. */
+/* 0.5 + 0.5 tanh(u) = sigmoid(2u), so GELU(x) = x sigmoid(A x + B x^3). Beyond 16 the sigmoid is 0
+ * or 1 in float32; holding its argument there keeps x^3 finite. */
 #define GELU_A 1.5957691216057308f /* 2 sqrt(2/pi) */
 #define GELU_B 0.0713548162726002f /* 0.044715 * A */
 

@@ -42,8 +42,8 @@ INLINE int64_t visible(const dh_attn_shape *s, int64_t t, int64_t k0, int64_t n)
     return n;
 }
 
-/* How many of the n keys from k0 on lie too far back for query t, or in another document:
- * the first ones, and as many or more for the next query. */
+/* The number of the n keys from k0 on that lie too far back for query t, or in another document.
+ * They are the first ones, and the next query has as many or more. */
 INLINE int64_t hidden(const dh_attn_shape *s, int64_t b, int64_t t, int64_t k0, int64_t n)
 {
     if (s->window == 0 && !s->q_doc) return 0;

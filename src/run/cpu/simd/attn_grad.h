@@ -1,8 +1,8 @@
 /* Attention backward of one key head: probabilities are recomputed block by block
  * from the log-sum-exp (FlashAttention, algorithm 4). With scaled queries Q:
- *   P = exp(Q K^T - lse),  dP = dO V^T,  dS = P (dP - rowsum(dO O)),
+ *   P = exp(Q K^T - lse),  dP = dO V^T,  dS = P (dP - rowsum of dO O),
  *   dV += P^T dO,  dK += dS^T Q,  dQ += scale dS K.
- * Of capped scores, P = exp(c tanh(Q K^T / c) - lse), dS is multiplied by 1 - tanh^2.
+ * Of capped scores S = c tanh(Q K^T / c), P = exp(S - lse), and dS is multiplied by 1 - tanh^2.
  * One thread does a whole key head, query heads and blocks in order: sums have one
  * order whatever the number of threads. */
 #ifndef DH_RUN_CPU_SIMD_ATTN_GRAD_H

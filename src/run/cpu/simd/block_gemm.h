@@ -1,6 +1,6 @@
-/* Products of small float32 blocks in cache, for attention:
- *   C[m,n] (+)= A[m,k] B[k,n],  n a multiple of W,
- * A with strides rs (rows) and cs (columns), so that a transposed A costs nothing.
+/* GEMMs of small float32 blocks in cache, for attention:
+ *   C[m,n] (+)= A[m,k] B[k,n],  n a multiple of W.
+ * A has strides rs (rows) and cs (columns), so that a transposed A costs nothing.
  * Each element of C is summed over k in order, whatever m and n are. */
 #ifndef DH_RUN_CPU_SIMD_BLOCK_GEMM_H
 #define DH_RUN_CPU_SIMD_BLOCK_GEMM_H
@@ -13,7 +13,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* 6 x 4 vectors of sums fill 24 of AVX-512's 32 registers, 6 x 2 fill 12 of 16. */
+/* Sums fill 24 of AVX-512's 32 registers (6 x 4 vectors), or 12 of 16. */
 enum { TILE_ROWS = 6, TILE_VECTORS = W == 16 ? 4 : 2 };
 
 typedef struct operand {

@@ -5,9 +5,9 @@
 #include "run/cpu/simd.h"
 #include "run/cpu/simd/vec.h"
 
-/* Factors (0 or scale) of the 64 columns of a stripe. One Philox block has four
- * words: word j of block 16 (c / 64) + c mod 16 belongs to column c with
- * c mod 64 = 16 j + c mod 16, so that vectors of up to 16 lanes need no shuffle. */
+/* Factors (0 or scale) of the 64 columns of a stripe. Column c takes word (c mod 64) / 16 of block
+ * 16 (c / 64) + c mod 16, divisions being of integers. So vectors of up to 16 lanes need no shuffle
+ * of a Philox block, which has four words. */
 INLINE void dropout_stripe(const dh_drop_row *drop, int64_t stripe, float factor[DH_STRIPE])
 {
     for (int lane = 0; lane < 16; lane += W) {

@@ -143,7 +143,7 @@ static void blend(dh_dtype dtype, int64_t n, float a, void *y, float b, const vo
 
 /* ---- AdamW ----------------------------------------------------------------------------- */
 
-/* Scalars are folded in float64: p (1 - lr wd) - step m / (sqrt(v) / sqrt(bc2) + eps). */
+/* Scalars are folded in float64: p (1 - lr wd) - step m / (sqrt v / sqrt bc2 + eps). */
 static void adamw(const dh_adamw *opt, int64_t n, const float *g, float *p, float *m, float *v,
                   dh_bf16 *copy)
 {

@@ -1,11 +1,11 @@
-/* Sums of squares without rounding, but for that of 32 at a time.
+/* Sums of squares. Only the sum of each 32 of them is rounded.
  *
- * Neal 2015, arXiv 1505.05571, 2: fixed point over the whole range, wide digits that take many
- * additions before they carry. A square of float32 is 2^-298 at least, of which the last bit of
- * a float64 is 2^-350; 2^31 sums of EXACT_RUN squares fit above the largest.
+ * Neal 2015, arXiv 1505.05571, section 2: fixed point over the whole range, wide digits that take
+ * many additions before they carry. The least square of float32 is 2^-298, and the last bit of its
+ * float64 is 2^-350. Above the largest, 2^31 sums of EXACT_RUN squares fit.
  *
- * Sums of runs are added a vector at a time where all are near each other, which they are but
- * between arrays: each lane has digits of its own, from the same one on. */
+ * Sums of runs are added a vector at a time where all are near each other, as is usual inside an
+ * array. Each lane then has digits of its own, from the same one on. */
 #ifndef DH_RUN_CPU_SIMD_EXACT_H
 #define DH_RUN_CPU_SIMD_EXACT_H
 

@@ -1,8 +1,8 @@
-/* Linear attention of one key head and the query heads that share it, chunk by chunk: tokens of a
- * chunk see each other one by one, and all before it by their state, the sum of k v^T. With M the
- * causal mask inside a chunk, S the state before it:
- *   O = (Q K^T * M) V + Q S,   S += K^T V
- * and backward, U being the sum of q do^T over the chunks behind:
+/* Linear attention of one key head and the query heads that share it, chunk by chunk. Tokens of a
+ * chunk see each other one by one, and all before it by their state, the sum of k v^T. M is the
+ * causal mask inside a chunk, S the state before it. Forward:
+ *   O = (Q K^T * M) V + Q S,   S += K^T V.
+ * U is the sum of q do^T over the chunks after it. Backward:
  *   dQ = (dO V^T * M) K + dO S^T,   dV = (Q K^T * M)^T dO + K U,   dK = (dO V^T * M)^T Q + V U^T.
  * One thread does a whole key head, chunks and query heads in order: sums have one order whatever
  * the number of threads.

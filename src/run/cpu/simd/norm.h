@@ -47,8 +47,8 @@ static void norm_fwd(dh_norm_kind kind, dh_dtype dtype, int64_t C, const void *x
         BY_DTYPE(dtype, norm_fwd_of, false, C, x, w, b, eps, y, stats);
 }
 
-/* With g = dy w and xh = (x - mean) rstd:
- *   dx = rstd (g - mean(g) - xh mean(g xh)); RMSNorm has no mean(g) term. */
+/* With g = dy w and xh = rstd (x - mean):
+ *   dx = rstd (g - mean[g] - xh mean[g xh]). RMSNorm has no mean[g] term. */
 INLINE void norm_dgrad_of(bool bf16, bool center, int64_t C, const void *dy, const void *x,
                           const float *w, const float stats[2], const void *dres, void *dx)
 {

@@ -1,6 +1,6 @@
-/* Vectors of W floats for the kernels in this folder, which are compiled once
- * per instruction set (see simd.h): loads and stores of float32 and bf16 with
- * partial tails, exp, reductions in a fixed order, Philox on W counters.
+/* Vectors of W floats for the kernels in this folder, which are compiled once per
+ * instruction set (see simd.h). Loads and stores of float32 and bf16 with partial
+ * tails, exp, reductions in a fixed order, Philox on W counters.
  *
  * GCC/clang vector extensions carry the arithmetic; intrinsics stand where the
  * extension has no word for it. Without x86 the same source runs on W = 4. */
@@ -247,9 +247,9 @@ INLINE float lane_max(vf v)
 
 /* ---- exp ------------------------------------------------------------------------------- */
 
-/* e^x within 1.5 ulp where the result is normal; 0 below -104, +inf above
- * 88.73, NaN for NaN. x = n ln2 + r, |r| <= ln2/2; minimax polynomial of degree
- * 7 for e^r with the coefficients of Cephes' expf. */
+/* e^x within 1.5 ulp if the result is normal; 0 below -104, +inf above 88.73, NaN for NaN.
+ * With x = n ln2 + r and |r| <= ln2/2, e^r is a minimax polynomial of degree 7. Coefficients
+ * are those of Cephes' expf. */
 INLINE vf vec_exp(vf x)
 {
     x = vec_max(splat(-104.0f), x);
@@ -275,8 +275,8 @@ INLINE vf vec_exp(vf x)
 #endif
 }
 
-/* tanh within 3 ulp, NaN for NaN: below 0.625 the odd polynomial of Cephes' tanhf, whose relative
- * error is small where the result is; 1 - 2 / (e^2|x| + 1) above. */
+/* tanh within 3 ulp, NaN for NaN. Below 0.625: the odd polynomial of Cephes' tanhf, whose relative
+ * error is small where the result is. Above: 1 - 2 / (e^2|x| + 1). */
 INLINE vf vec_tanh(vf x)
 {
     const vi sign = (vi)x & (vi)splat(-0.0f);

@@ -2,10 +2,10 @@
  * another on the thread of their stream (runtime.c), or the calling one where there is no stream.
  *
  * A fibre runs until it waits for its warp or its block, or ends. Between two such points the order
- * of a block's fibres is drawn anew each time, so that a missing barrier shows in results; a
- * barrier that some threads do not reach ends the process and says so. Shared memory holds NaN
- * patterns when a block begins. What this cannot show: what warps do to each other's memory at the
- * same time, and how fast anything is.
+ * of a block's fibres is drawn anew each time, so a missing barrier shows in results. A barrier
+ * that some threads do not reach ends the process and says so. Shared memory holds NaN patterns
+ * when a block begins. Not shown: effects of warps on each other's memory at the same time, and
+ * speed.
  *
  * DHELIX_FIBRE_SEED=n gives other orders. C++; included by kernels/device.cuh alone. */
 #ifndef DH_RUN_CUDA_HOST_FIBRES_H
@@ -20,7 +20,7 @@ struct dh_host_index {
     unsigned x, y, z;
 };
 
-/* Of the fibre that runs. Not thread_local, whose every use asks whether it has been made. */
+/* Indices of the running fibre. Not thread_local, whose every use asks whether it has been made. */
 extern __thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
 /* A launch: n_threads, a multiple of 32, each; shared memory beside what kernels declare, 99 KiB at
@@ -39,19 +39,19 @@ void dh_host_launch(struct CUstream_st *stream, const dh_host_grid &grid,
 /* The same memory for every thread of a block that asks for as much in the same order. At most
  * 48 KiB a block together, which is what a kernel may declare on a GPU. */
 void *dh_host_shared(size_t n_bytes);
-/* What the launch asked for, no less than n_bytes. */
+/* The shared memory that the launch asked for, no less than n_bytes. */
 void *dh_host_launched_shared(size_t n_bytes);
 void dh_host_sync_block();
 void dh_host_sync_warp();
 /* Eight bytes of each lane of the running warp, written before, after it has been synchronised. */
 uint64_t dh_host_exchange(uint64_t mine, unsigned from_lane);
-/* What each lane of the running warp brings, `mine`, in rows of DH_HOST_LANE_BYTES side by side
- * once all lanes have come; who comes last calls `last` on them before. Stays as it is until the
- * lane's next call but one. */
+/* The data `mine` of each lane of the running warp, in rows of DH_HOST_LANE_BYTES, once all lanes
+ * have come. The last to come calls `last` on them before. They stay until the lane's next call
+ * but one. */
 enum { DH_HOST_LANE_BYTES = 64 };
 void *dh_host_meet(const void *mine, size_t n_bytes, void (*last)(void *lanes));
-/* cp.async: 16 bytes, zeros where `from` is NULL, that arrive now or when they are waited for; and
- * groups of them, until at most n of the running thread's are under way. */
+/* cp.async: 16 bytes, zeros if `from` is NULL, that arrive now or when they are waited for. Groups
+ * of them: wait until at most n of the running thread's are under way. */
 void dh_host_copy_later(void *to, const void *from);
 void dh_host_close_group();
 void dh_host_wait_groups(unsigned n);

@@ -1,9 +1,9 @@
 /* CUDA's graphs on the host: what streams capture, and what is launched again and again.
  *
- * A graph is a list of works, each behind some before it: what its stream had put before, and what
- * was recorded by events that it waited for. A launch is one work of a stream; its works run one
- * after another in an order that is drawn anew each time among those that may, so that what should
- * be behind something and is not finds what was there before. */
+ * A graph is a list of works. Each follows the previous works of its stream, and those recorded by
+ * events that the stream waited for. A launch is one work of a stream. Its works run one after
+ * another in an order drawn anew each time from the permitted ones. So a work without a needed
+ * order finds the data from before. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ struct CUgraph_st {
     cudaStream_t origin;
     node *nodes;
     size_t n;
-    int n_users; /* who holds it, and what is made of it */
+    int n_users; /* its holder, and the graphs made of it */
 };
 
 struct CUgraphExec_st {

@@ -1,5 +1,5 @@
-/* The CUDA runtime that runs on the host, beyond what CUDA itself has: how kernels and cuBLASLt put
- * work on its streams, and what tests ask of it. C and C++. */
+/* The CUDA runtime on the host, beyond CUDA's own interface: how kernels and cuBLASLt put work on
+ * its streams, and questions for tests. C and C++. */
 #ifndef DH_RUN_CUDA_HOST_HOST_H
 #define DH_RUN_CUDA_HOST_HOST_H
 

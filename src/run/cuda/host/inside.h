@@ -39,10 +39,10 @@ typedef enum host_work_kind {
 /* Work that waits for other streams' without holding up a thread. All is called with the lock held.
  */
 typedef struct host_meeting {
-    /* Whenever the work is the next of its stream and may run, until it says that all is done.
-     * wanted: somebody waits for it, so it has to have come what it waits for. */
+    /* Called while the work is the next of its stream and may run, until it says that all is done.
+     * wanted: somebody waits for it, so its own waits must end. */
     bool (*meet)(void *user, bool wanted);
-    /* What is put is a pattern, of which one is made for each time that it runs, on a stream. */
+    /* The work that is put is a pattern: each run of it on a stream makes one. */
     void *(*begin)(const void *pattern, cudaStream_t stream);
     void (*drop)(void *pattern);
 } host_meeting;
@@ -67,7 +67,7 @@ typedef struct host_work {
 } host_work;
 
 struct CUevent_st {
-    cudaStream_t stream;            /* of the last record; NULL: never recorded */
+    cudaStream_t stream;            /* stream of the last record; NULL: never recorded */
     uint64_t place;                 /* how much of that stream's work is done when it is complete */
     uint64_t n_recorded, n_reached; /* times */
     int64_t ns;
@@ -88,7 +88,7 @@ struct CUstream_st {
     bool broken; /* a kernel failed: as on a GPU nothing behind it runs, on what it did not make */
     cudaError_t failure;
     cudaGraph_t graph; /* captures its work; NULL: it runs */
-    host_set behind;   /* what the next work is behind, of that graph */
+    host_set behind;   /* works of that graph before the next one */
 };
 
 /* Puts run(user) behind the stream's other work; n_bytes of user are copied. */

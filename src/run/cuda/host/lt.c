@@ -1,8 +1,8 @@
 /* cuBLASLt on the host, for tests: matrices by columns, as their layouts say and no other way.
  *
- * What a call is given is held against what its heuristic was asked for: layouts that do not fit
- * one another, matrices that reach beyond memory of the device, addresses that are less aligned
- * than was promised, an auxiliary matrix over the result's bytes, too little workspace are refused.
+ * A call is held against the query of its heuristic. It is refused for layouts that do not fit one
+ * another, matrices that reach beyond memory of the device, or too little workspace. So are
+ * addresses aligned less than promised, and an auxiliary matrix over the result's bytes.
  * The workspace is overwritten. Sums are of float32, in order. */
 #include <math.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "run/cpu/fp8.h"
 #include "run/cuda/host/lt.h"
 
-/* What an algorithm was found for. */
+/* The promises for which an algorithm was found. */
 typedef struct choice {
     uint32_t magic, alignment[4], bias_alignment, aux_alignment;
     uint64_t workspace_bytes;
@@ -72,8 +72,8 @@ static bool same(const matrix *a, const matrix *b)
     return a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->ld == b->ld;
 }
 
-/* What cuBLASLt asks of operands of 8 bits: A transposed and B not, rows of 16 bytes, not both
- * e5m2, a bias in bf16; and here, that A's and B's vectors scale them. */
+/* cuBLASLt's rules for operands of 8 bits: A transposed and B not, rows of 16 bytes, not both e5m2,
+ * a bias in bf16. Here also: A's and B's vectors scale them. */
 static cublasStatus_t check_fp8(const matmul *m, const matrix *a, const matrix *b, const matrix *d)
 {
     const bool both = is_fp8(a->type) && is_fp8(b->type) &&
@@ -128,7 +128,7 @@ static cublasStatus_t check(const matmul *m, const matrix *a, const matrix *b, c
     return check_epilogue(m, a, d);
 }
 
-/* What the address that a pointer has then promises of later ones. */
+/* The alignment that a pointer's address promises of later ones. */
 static uint32_t promised(const void *at)
 {
     const uintptr_t address = (uintptr_t)at;
@@ -222,7 +222,7 @@ static float gelu_slope(float y)
     return (float)(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du);
 }
 
-/* What the epilogue makes of a sum in which the bias is. */
+/* Result of the epilogue for a sum that includes the bias. */
 static float finished(const product *p, uint64_t row, uint64_t col, float sum)
 {
     const matrix aux = aux_of(p);

@@ -1,4 +1,4 @@
-/* What the two files of the cuBLASLt on the host share: what its handles point to. */
+/* Shared by the two files of the cuBLASLt on the host: the objects behind its handles. */
 #ifndef DH_RUN_CUDA_HOST_LT_H
 #define DH_RUN_CUDA_HOST_LT_H
 

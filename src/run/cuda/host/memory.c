@@ -1,7 +1,7 @@
 /* Memory of the devices that the host plays, and its own that is pinned.
  *
  * Memory of devices lies in one range that is closed to everybody unless work of some stream is
- * running. What was freed is not used again. New memory holds NaN patterns. */
+ * running. Freed memory is not used again. New memory holds NaN patterns. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct block {
 
 static block *blocks;
 static unsigned char *range;
-static size_t range_used, range_gone; /* of which so much at its begin has been freed */
+static size_t range_used, range_gone; /* bytes used, and freed bytes at its begin */
 static int n_running;                 /* work */
 static int64_t allocations_to_failure, n_objects;
 

@@ -2,10 +2,10 @@
  *
  * A call is one work of its stream, and has come once it is the next there and may run. A
  * collective is made when all members' have come, and has to be the same for all; a send is made
- * when its receive has come, and is as long. Calls of a communicator that do not fit together,
- * members that all wait for another order, memory that is not the member's device's, two members on
- * a device, a communicator on two streams end the communicator, and say why; GPUs would hang, or
- * compute something else.
+ * when its receive has come, and is as long. Each of these errors ends the communicator and says
+ * why: calls that do not fit together; members that all wait for another order; memory that is not
+ * the member's device's; two members on a device; a communicator on two streams. GPUs would hang,
+ * or compute something else.
  *
  * Sums go round the members, each slice from another one on, and are rounded at every step: an
  * order of NCCL's rings. */
@@ -58,7 +58,7 @@ typedef struct world {
 struct ncclComm {
     world *world;
     int rank, device;
-    cudaStream_t stream, runs_on; /* of its calls, and where these run: maybe in a graph */
+    cudaStream_t stream, runs_on; /* its calls' stream; these run here, or in a graph */
     call *next;                   /* that has come */
     int64_t n_under_way;
     int n_excuses; /* it says that it is in progress so many times more */

@@ -1,8 +1,8 @@
 /* The CUDA runtime on the host, for tests: devices whose streams are threads (streams.c), and whose
  * memory is closed to the host (memory.c). Here: copies, the process.
  *
- * Handles that are of another device, memory that is none, host memory that is not pinned are
- * refused, as far as CUDA would, or would take its time over them. */
+ * Refused as far as CUDA would, or would take its time over them: handles of another device,
+ * addresses that are no memory, host memory that is not pinned. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

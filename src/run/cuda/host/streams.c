@@ -1,10 +1,9 @@
-/* Streams and events on the host: threads, whose work runs in order and as late as it may: when
- * somebody waits for it, on the host or on a stream that is waited for itself. Copies from the
- * device come at once; those to it, where the seed is odd, after whatever can run beside them. So
- * whoever should wait for an event and does not finds what was there before: with an odd seed who
- * reads what is copied there, with an even one who copies what a kernel makes. Some kernels take a
- * pause first, and with two seeds of four some run at once, so that what is written too early may
- * show too. */
+/* Streams and events on the host: threads, whose work runs in order and as late as it may. It runs
+ * when somebody waits for it, on the host or on a stream that is waited for itself. Copies from the
+ * device come at once; those to it, with an odd seed, after all that can run beside them. A missing
+ * wait for an event therefore shows as old data. With an odd seed, readers of copied data see them;
+ * with an even one, copies of a kernel's results do. Some kernels take a pause first, and with two
+ * seeds of four some run at once. So data that are written too early may show too. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +59,7 @@ static bool others_go_first(const struct CUstream_st *s)
         if (o == s || o->device != s->device || !o->first) continue;
         if (o->first->kind == HOST_UP || waits(o->first)) continue;
         want(o, o->n_done + 1);
-        if (o->first->kind == HOST_MEET) continue; /* whose partners may wait for this copy */
+        if (o->first->kind == HOST_MEET) continue; /* its partners may wait for this copy */
         any = true;
     }
     return any;
@@ -77,7 +76,7 @@ static bool is_blocked(cudaStream_t s)
     return true;
 }
 
-/* Those that wait for what has just been done: for an event, or for others to be through. */
+/* Wake streams that wait for the work just done: for an event, or for others to be through. */
 static void wake(bool all)
 {
     for (cudaStream_t s = streams; s; s = s->next)

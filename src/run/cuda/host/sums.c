@@ -1,4 +1,4 @@
-/* What NCCL on the host does to elements. */
+/* NCCL's arithmetic on elements, on the host. */
 #include "run/cuda/host/sums.h"
 
 #include "dhelix/dtype.h"

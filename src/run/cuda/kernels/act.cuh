@@ -12,8 +12,8 @@ DEVICE float sigmoid(float u, float *rest)
     return s;
 }
 
-/* GELU(x) = x sigmoid(x (A + B x^2)); beyond 16 the sigmoid is 0 or 1 in float32, and x^3 would
- * not stay finite. */
+/* GELU(x) = x sigmoid(A x + B x^3); beyond 16 the sigmoid is 0 or 1 in float32, and x^3 would not
+ * stay finite. */
 #define GELU_A 1.5957691216057308f /* 2 sqrt(2/pi) */
 #define GELU_B 0.0713548162726002f /* 0.044715 A */
 

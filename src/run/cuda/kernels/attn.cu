@@ -1,8 +1,8 @@
 /* Attention forward and backward over blocks of 64 queries and 64 keys (FlashAttention: Dao et al.
  * 2022; backward: its algorithm 4). With queries Q scaled when they are read:
- *   forward   S = Q K^T, o = softmax(S) V by a running maximum and sum a query, lse
- *   backward  P = exp(S - lse), dP = dO V^T, dS = P (dP - rowsum(dO o)),
- *             dV += P^T dO, dK += dS^T Q, dQ += scale dS K
+ *   forward   S = Q K^T, o = softmax(S) V by a running maximum and sum a query, lse.
+ *   backward  P = exp(S - lse), dP = dO V^T, dS = P (dP - rowsum of dO o),
+ *             dV += P^T dO, dK += dS^T Q, dQ += scale dS K.
  * Capped scores are c tanh(Q K^T / c), and dS is multiplied by 1 - tanh^2.
  * A block of 256 threads, 16 x 16 of them, each with 4 x 4 scores. Head dimensions go through
  * shared memory in slices of 32; a block makes up to 32 SLICES channels of its result, and one for
@@ -344,7 +344,7 @@ __global__ void attn_delta(dh_attn_shape s, int64_t n, const T *dout, const O *o
     if (lane_id() == 0) delta[stat] = sum;
 }
 
-/* What backward reads, of the types that it reads. */
+/* Inputs of the backward, with the types in which it reads them. */
 template <class T> struct attn_inputs {
     const T *dout, *q, *k, *v;
     const float *lse, *delta;

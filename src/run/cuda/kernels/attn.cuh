@@ -1,5 +1,5 @@
-/* What kernels of attention have in common, of float32 (attn.cu) and on tensor cores (attn_mma.cu):
- * which keys a query sees, and which rows a block works on. */
+/* Common to the kernels of attention, of float32 (attn.cu) and on tensor cores (attn_mma.cu): which
+ * keys a query sees, and which rows a block works on. */
 #ifndef DH_RUN_CUDA_KERNELS_ATTN_CUH
 #define DH_RUN_CUDA_KERNELS_ATTN_CUH
 

@@ -1,7 +1,7 @@
-/* Attention of bf16 on tensor cores, forward and backward: the formulas of attn.cu, products by
- * mma (mma.cuh) with float32 sums. A block of four warps has 64 rows, 16 a warp, whose operands
- * stay in shared memory; rows of the other side come by in tiles, the next one's copies under way
- * while one is used:
+/* Attention of bf16 on tensor cores, forward and backward: the formulas of attn.cu, GEMMs by mma
+ * (mma.cuh) with float32 sums. A block of four warps has 64 rows, 16 a warp, whose operands stay in
+ * shared memory. Rows of the other side come by in tiles. The next tile is copied while one is
+ * used:
  *
  *   kernel   a block's rows  come by        what a warp makes of them, 16 rows each
  *   forward  queries         keys, values   S = Q K^T, O += P V
@@ -22,10 +22,10 @@
 enum { WARPS = 4, ROWS = WARPS * MMA_ROWS };
 static const int64_t MMA_THREADS = WARPS * WARP;
 
-/* TUNING: guesses until one has run. For heads of at most W channels: as many rows come by as let a
- * thread keep its sums in registers and, up to 128, two blocks share a processor of compute
- * capability 8.0. Above that a block makes 128 channels of dK and dV, and another one makes the
- * scores again. */
+/* TUNING: guesses until one has run. For heads of at most W channels, as many rows come by as let a
+ * thread keep its sums in registers. Up to 128, two blocks share a processor of compute capability
+ * 8.0. Above that a block makes 128 channels of dK and dV, and another one makes the scores
+ * again. */
 template <int W> struct cut {
     enum {
         KEYS = W <= 128 ? 64 : 32, /* that come by in forward, always two tiles */
@@ -288,7 +288,7 @@ DEVICE void attend(const dh_attn_shape &s, float (&w)[N][4], const tile<N * MMA_
     weigh(w, v, 0, s.D, sums);
 }
 
-/* What a kernel may do with rows: copy 16 bytes of inputs, write pairs of results. */
+/* Permitted access of a kernel to rows: copy 16 bytes of inputs, write pairs of results. */
 struct access {
     bool chunks, pairs;
 };
@@ -347,7 +347,7 @@ struct backward_inputs {
     const float *lse, *delta;
 };
 
-/* What a query brings to the gradients of its scores. */
+/* A query's values that the gradients of its scores need. */
 struct query_stats {
     sight seen;
     float lse, delta;

@@ -1,18 +1,18 @@
-/* What all kernels here are made of: element types, runs of elements, sums over a block, dropout
+/* Common parts of all kernels here: element types, runs of elements, sums over a block, dropout
  * masks, launches. The same source is compiled by nvcc and, for tests, by the host's compiler
  * (host/fibres.h).
  *
  * Conventions
- *   threads   blocks of whole warps; a warp's lanes reach every shuffle together
- *   sums      in an order that shapes alone decide, so that a call repeated has the same bits
- *   stream    every launch names one; nothing here allocates, waits or copies */
+ *   threads   Blocks of whole warps; a warp's lanes reach every shuffle together.
+ *   sums      In an order that shapes alone decide, so that a call repeated has the same bits.
+ *   stream    Every launch names one; nothing here allocates, waits or copies. */
 #ifndef DH_RUN_CUDA_KERNELS_DEVICE_CUH
 #define DH_RUN_CUDA_KERNELS_DEVICE_CUH
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #define DH_SHARED(type, name, dims) __shared__ type name dims
-/* What the launch asked for (launch_with). */
+/* The shared memory that the launch asked for (launch_with). */
 #define DH_LAUNCHED_SHARED(type, name)                                                             \
     extern __shared__ __align__(128) unsigned char dh_launched_shared[];                           \
     type &name = *reinterpret_cast<type *>(dh_launched_shared)
@@ -226,8 +226,8 @@ template <class T> DEVICE T warp_sum(T x)
     return x;
 }
 
-/* Of all threads of a block, the same in each. `room`: shared, one for each warp; it may be used
- * again by the next call. */
+/* Sum over all threads of a block, the same in each. `room`: shared, one for each warp; it may be
+ * used again by the next call. */
 template <class T> DEVICE T block_sum(T x, T *room)
 {
     x = warp_sum(x);
@@ -307,11 +307,11 @@ DEVICE void philox(uint64_t key, const uint32_t ctr[4], uint32_t out[4])
     out[3] = c3;
 }
 
-/* Dropout as the cpu's kernels drop: columns go by stripes of 64, of which one Philox block, that
- * of `lane` below 16, decides columns lane, 16 + lane, 32 + lane and 48 + lane. */
+/* Dropout with the masks of the cpu's kernels. Columns go by stripes of 64. One Philox block, that
+ * of `lane` below 16, decides columns lane + 16 j of its stripe, j from 0 to 3. */
 enum { STRIPE = 64, STRIPE_LANES = 16, STRIPE_WORDS = 4 };
 
-/* What a probability comes to, on the host. */
+/* The rule of a probability, made on the host. */
 struct drop_rule {
     uint32_t threshold; /* an element is kept when the upper 24 of its bits reach it */
     float scale;

@@ -1,10 +1,10 @@
 /* Token and position embedding, and their gradients without atomics.
  *
  * A gradient row is the sum of the rows of dx that have its token. Rows with the same token (or
- * position) form a chain: each row finds the next one, and whether any comes before it; the first
- * of a chain then walks it, a block for a stripe of columns, so that each sum has the order of
- * rows. Finding the next one reads tokens in the worst case N^2 / 2 times out of the cache.
- * Reference: dh_k_embed_*. */
+ * position) form a chain. Each row finds the next one, and whether any comes before it. The first
+ * of a chain then walks it, a block for a stripe of columns, so each sum has the order of rows.
+ * Finding the next one reads tokens in the worst case N^2 / 2 times out of the cache. Reference:
+ * dh_k_embed_*. */
 #include "run/cuda/kernels/device.cuh"
 
 /* ---- forward -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 /* Rows and columns of bf16 as numbers of 8 bits with a power of two each, laid out as cuBLASLt
- * multiplies them: what is summed over lies side by side, so columns come out transposed, and is
- * filled up with zeros to whole runs of 16 bytes. Columns of experts' rows are not filled up: what
- * multiplies them (grouped_mma.cu) knows where runs end. Reference: dh_k_fp8_rows,
- * dh_k_fp8_columns, dh_k_fp8_expert_columns.
+ * multiplies them. The summed dimension lies side by side, so columns come out transposed, and is
+ * filled up with zeros to whole runs of 16 bytes. Columns of experts' rows are not filled up: their
+ * GEMM (grouped_mma.cu) knows where runs end. Reference: dh_k_fp8_rows, dh_k_fp8_columns,
+ * dh_k_fp8_expert_columns.
  *
  * Both read their numbers twice, first for the greatest. A block has a row, or 32 columns: these it
  * passes through shared memory, so that reads and writes are of neighbours both times. */
@@ -65,7 +65,7 @@ DEVICE float greatest_of_rows(const columns &m, int64_t c, int64_t begin, int64_
     return most;
 }
 
-/* Of what all warps saw, one a lane of every warp. */
+/* Scale of a column from what all warps saw, one column a lane of every warp. */
 DEVICE int column_scale(dh_fp8_grid grid, float most, float *room)
 {
     room[warp_id() * TILE + lane_id()] = most;

@@ -1,8 +1,8 @@
-/* Products of runs of rows, each with the matrix of its expert. How long runs are only the device
- * knows: as many blocks are launched as there could be tiles of 64 rows, and each finds its own by
- * walking the offsets. Each of 256 threads makes 4 x 4 elements of a 64 x 64 tile, in slices of 32
- * of the inner dimension. Here of float32; of bf16 and codes of 8 bits: grouped_mma.cu. Reference:
- * dh_grouped_run. */
+/* GEMMs of runs of rows, each with the matrix of its expert. Only the device knows how long runs
+ * are. As many blocks are launched as there could be tiles of 64 rows, and each finds its own by
+ * walking the offsets. A block makes a tile of 64 x 64, in slices of 32 of the inner dimension. Its
+ * 256 threads make 4 x 4 elements each. Here float32; bf16 and codes of 8 bits: grouped_mma.cu.
+ * Reference: dh_grouped_run. */
 #include "run/cuda/kernels/grouped.cuh"
 
 enum { TILE = 64, SLICE = 32, SIDE = 16, PER = TILE / SIDE };

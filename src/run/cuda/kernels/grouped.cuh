@@ -1,6 +1,6 @@
-/* What products of experts' rows have in common, of float32 (grouped.cu) and on tensor cores
- * (grouped_mma.cu): as many blocks are launched as there could be tiles, and each finds its
- * own. */
+/* Common to the GEMMs of experts' rows, of float32 (grouped.cu) and on tensor cores
+ * (grouped_mma.cu). As many blocks are launched as there could be tiles, and each finds
+ * its own. */
 #ifndef DH_RUN_CUDA_KERNELS_GROUPED_CUH
 #define DH_RUN_CUDA_KERNELS_GROUPED_CUH
 

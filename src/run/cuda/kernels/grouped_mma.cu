@@ -1,9 +1,9 @@
-/* Products of runs of rows, each with the matrix of its expert, on tensor cores (mma.cuh): of bf16,
- * and of codes of 8 bits, which are numbers of bf16 too and widened on their way into shared
- * memory. Codes' scales go to sums, as they belong to what is summed over. A block of eight warps
- * makes a tile of 128 x 128 elements, a warp 64 x 32 of them, in slices of 64 of the inner
- * dimension, the next slice's copies under way while one is used. Slices lie in shared memory as
- * they do in memory: rows of what is summed over, or, of transposed operands, rows of the result's.
+/* GEMMs of runs of rows, each with the matrix of its expert, on tensor cores (mma.cuh): of bf16,
+ * and of codes of 8 bits, widened to bf16 on their way into shared memory. Codes' scales go to
+ * sums, as they belong to the summed dimension. A block of eight warps makes a tile of 128 x 128
+ * elements, a warp 64 x 32 of them, in slices of 64 of the inner dimension. The next slice is
+ * copied while one is used. Slices lie in shared memory as in memory: rows of the summed dimension
+ * or, of transposed operands, rows of the result's.
  *
  *   kernel   a tile of  A               B
  *   rows     y, dx      rows of a run   w[e]; transposed in dx
@@ -40,8 +40,8 @@ template <bool A_TRANSPOSED, bool B_TRANSPOSED> struct room_of {
 static_assert(sizeof(room_of<true, true>) <= MOST_SHARED, "slices do not fit");
 static_assert(sizeof(room_of<false, false>) <= MOST_SHARED, "slices do not fit");
 
-/* n rows of the result, or columns, and what is summed over: element (r, k) at r * step + k, or, of
- * a transposed operand, k * step + r. */
+/* n rows of the result, or columns, and the summed dimension. Element (r, k) is at r * step + k or,
+ * of a transposed operand, at k * step + r. */
 template <class T> struct operand {
     const T *at;
     int64_t step, n;
@@ -128,7 +128,7 @@ DEVICE void add_slice(const slice<A_TRANSPOSED> &a, const slice<B_TRANSPOSED> &b
     }
 }
 
-/* What rows and columns of a result are multiplied by; NULL: by nothing. */
+/* Factors of the rows and columns of a result; NULL: none. */
 struct scales {
     const float *rows, *columns;
 };

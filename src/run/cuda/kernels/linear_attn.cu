@@ -1,15 +1,15 @@
 /* Linear attention, chunk by chunk: tokens of a chunk see each other one by one, and all before it
- * by their state, the sum of k v^T. With M the causal mask inside a chunk, S the state before it,
- * and U the sum of q do^T over the chunks behind it:
- *   O = (Q K^T * M) V + Q S,    S += K^T V
- *   dQ = (dO V^T * M) K + dO S^T,   dV = (Q K^T * M)^T dO + K U,   dK = (dO V^T * M)^T Q + V U^T
+ * by their state, the sum of k v^T. M is the causal mask inside a chunk, S the state before it, and
+ * U the sum of q do^T over the chunks after it:
+ *   O = (Q K^T * M) V + Q S,    S += K^T V.
+ *   dQ = (dO V^T * M) K + dO S^T,   dV = (Q K^T * M)^T dO + K U,   dK = (dO V^T * M)^T Q + V U^T.
  *
- * A block does a key head of a sample with the query heads that share it, in order, so that sums
- * have one order; states and scores lie in its part of the scratch, which stays in the cache.
- * TUNING: a guess until one has run: products are loops over float32, without tensor cores; they
- * are a small share of a layer's work. Joining states to what a share of the sequence has is
- * element by element, a thread each. Source: Yang et al. 2024 (arXiv 2312.06635), section 3; LASP-2
- * (arXiv 2502.07563), section 2. Reference: run/cpu/simd/linear_attn.h. */
+ * A block does a key head of a sample with the query heads that share it, in order, so sums have
+ * one order. States and scores lie in its part of the scratch, which stays in the cache. TUNING: a
+ * guess until one has run: GEMMs are loops over float32, without tensor cores; they are a small
+ * share of a layer's work. States are joined to a share of the sequence element by element, a
+ * thread each. Source: Yang et al. 2024 (arXiv 2312.06635), section 3; LASP-2 (arXiv 2502.07563),
+ * section 2. Reference: run/cpu/simd/linear_attn.h. */
 #include "run/cuda/kernels/device.cuh"
 
 enum { BLOCK = 64, THREADS = 256 };
@@ -64,7 +64,7 @@ size_t dh_cuda_linear_workspace(const dh_linear_shape *s)
     return (size_t)(s->B * s->KV) * floats_of(s) * sizeof(float);
 }
 
-/* put(i, j, sum over k < n of a(i, k) b(k, j)) for rows x columns elements, by all threads. */
+/* put(i, j, sum of a(i, k) b(k, j) over k < n) for rows x columns elements, by all threads. */
 template <class A, class B, class P>
 DEVICE void product(int64_t rows, int64_t columns, int64_t n, A a, B b, P put)
 {
@@ -250,7 +250,7 @@ __global__ void linear_dq(sizes z, const T *dout, const T *qkv, G *dqkv, float *
     }
 }
 
-/* What the queries of one chunk and head give to its keys and values. */
+/* Add the gradients that the queries of one chunk and head give to its keys and values. */
 template <class T>
 DEVICE void add_pairs(int64_t n, int64_t D, const arrays &a, const rows_of<T> &q,
                       const rows_of<T> &g)

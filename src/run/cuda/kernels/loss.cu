@@ -1,9 +1,9 @@
 /* Cross-entropy over a vocabulary that may be sharded: statistics, their merge, losses, gradient.
  *
- * Statistics read each logit once: a thread keeps the maximum of what it has seen and the sum of
- * e^(x - maximum), rescaled when the maximum rises (Milakov & Gimelshein 2018, arXiv 1805.02867,
- * algorithm 3), and threads join theirs in a fixed order. The gradient reads and writes once.
- * Reference: dh_k_ce_*. */
+ * Statistics read each logit once. A thread keeps the maximum so far and the sum of e^(x -
+ * maximum), rescaled when the maximum rises (Milakov & Gimelshein 2018, arXiv 1805.02867, algorithm
+ * 3). Threads join theirs in a fixed order. The gradient reads and writes once. Reference:
+ * dh_k_ce_*. */
 #include "run/cuda/kernels/device.cuh"
 
 enum { CE_THREADS = 512 };
@@ -40,7 +40,7 @@ DEVICE softmax_part join(softmax_part a, softmax_part b)
     return both;
 }
 
-/* Of the block, in thread 0. */
+/* Statistics of the whole block, in thread 0. */
 DEVICE softmax_part block_join(softmax_part part, softmax_part *room)
 {
     for (unsigned step = WARP / 2; step > 0; step /= 2) {

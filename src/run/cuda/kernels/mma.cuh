@@ -1,13 +1,13 @@
-/* Products of bf16 on tensor cores: what a warp loads out of shared memory and multiplies, in
+/* GEMMs of bf16 on tensor cores: a warp's loads out of shared memory and multiplications, in
  * float32 sums. A tile of shared memory holds rows of W elements whose chunks of 16 bytes are
- * swizzled: chunk c of row r lies at c ^ (r % 8), so that the eight rows that ldmatrix takes at
- * once, and the chunks that neighbouring threads write, lie in different banks without padding.
+ * swizzled: chunk c of row r lies at c ^ (r % 8). So the eight rows that ldmatrix takes at once,
+ * and the chunks that neighbouring threads write, lie in different banks without padding.
  *
  * Fragments, with g = lane / 4 and p = 2 (lane % 4), of the instruction m16n8k16:
- *   A 16 x 16  a[i] = rows g + 8 (i % 2), columns p + 8 (i / 2) and the next
- *   B 16 x 8   b[i] = rows p + 8 i and the next, column g
- *   C 16 x 8   c[i] = row g + 8 (i / 2), column p + i % 2
- * so that c of two products side by side are, rounded, the a of a product behind them. */
+ *   A 16 x 16  a[i] = rows g + 8 (i % 2), columns p + 8 (i / 2) and the next.
+ *   B 16 x 8   b[i] = rows p + 8 i and the next, column g.
+ *   C 16 x 8   c[i] = row g + 8 (i / 2), column p + i % 2.
+ * So c of two products side by side are, rounded, the a of a product after them. */
 #ifndef DH_RUN_CUDA_KERNELS_MMA_CUH
 #define DH_RUN_CUDA_KERNELS_MMA_CUH
 
@@ -62,7 +62,7 @@ DEVICE void copy_later(void *to, const void *from, bool there)
                  : "memory");
 }
 
-/* What has been copied since the last call becomes a group. */
+/* The copies since the last call become a group. */
 DEVICE void close_copies()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -170,7 +170,7 @@ DEVICE void fill_tile(tile<ROWS, W> &t, const tile_source &from, int i, int n_th
 
 /* ---- fragments ------------------------------------------------------------------------------- */
 
-/* A: element (m, k) of it is the tile's (m0 + m, k0 + k), or, TRANSPOSED, (k0 + k, m0 + m). */
+/* A: its element (m, k) is the tile's (m0 + m, k0 + k). TRANSPOSED: (k0 + k, m0 + m). */
 template <bool TRANSPOSED, int ROWS, int W>
 DEVICE void load_a(const tile<ROWS, W> &t, int m0, int k0, unsigned (&a)[4])
 {
@@ -180,8 +180,8 @@ DEVICE void load_a(const tile<ROWS, W> &t, int m0, int k0, unsigned (&a)[4])
         TRANSPOSED ? chunk_at(t, k + inner, m / CHUNK) : chunk_at(t, m + inner, k / CHUNK), a);
 }
 
-/* Two B side by side, registers b[0], b[1] and b[2], b[3]: element (k, n) is the tile's
- * (n0 + n, k0 + k), or, TRANSPOSED, (k0 + k, n0 + n). */
+/* Two B side by side, registers b[0], b[1] and b[2], b[3]. Element (k, n) is the tile's
+ * (n0 + n, k0 + k). TRANSPOSED: (k0 + k, n0 + n). */
 template <bool TRANSPOSED, int ROWS, int W>
 DEVICE void load_two_b(const tile<ROWS, W> &t, int n0, int k0, unsigned (&b)[4])
 {

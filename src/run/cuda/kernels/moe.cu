@@ -1,8 +1,8 @@
 /* Mixture of experts: router, order of choices by expert, rows into that order and back.
  *
- * A row's router is a thread's: experts are few. The order needs no scratch and no atomics: a block
- * an expert counts the choices of experts before its own, then numbers its own in order, 256 at a
- * time by ballots. Reference: run/cpu/moe.c. */
+ * A row's router is a thread's: experts are few. The order needs no scratch and no atomics. There
+ * is a block an expert. It counts the choices of experts before its own, then numbers its own in
+ * order, 256 at a time by ballots. Reference: run/cpu/moe.c. */
 #include "run/cuda/kernels/device.cuh"
 
 /* ---- router -------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ void dh_cuda_router_deal(dh_cuda_stream stream, int64_t N, int64_t E, int64_t to
            experts);
 }
 
-/* What a row's gradient is made of; see run/cpu/moe.c. */
+/* The values from which a row's gradient is made; see run/cpu/moe.c. */
 struct router_row {
     const int32_t *experts;
     const float *weights, *dweights;
@@ -155,8 +155,8 @@ void dh_cuda_router_aux(dh_cuda_stream stream, int64_t E, int64_t rows, const do
 /* ---- order by expert ----------------------------------------------------------------------------
  */
 
-/* Of the block's threads before this one that say yes, and of all of them. `room`: a count a warp.
- */
+/* Number of the block's threads before this one that say yes; *all: of all threads. `room`: a count
+ * a warp. */
 DEVICE int64_t rank_among(bool yes, int *room, int64_t *all)
 {
     const unsigned votes = __ballot_sync(ALL_LANES, yes);
@@ -261,7 +261,7 @@ __global__ void moe_permute(int64_t C, int64_t top_k, const T *x, const int32_t 
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[slot * C + c] = x[i / top_k * C + c];
 }
 
-/* Whose slots stay empty only the device knows: all are zeros before. */
+/* Only the device knows which slots stay empty: all are zeros before. */
 void dh_cuda_moe_permute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
                          const void *x, const int32_t *slot_of, int64_t n_slots, void *y)
 {

@@ -1,7 +1,7 @@
 /* LayerNorm and RMSNorm of rows and of heads; column sums.
  *
- *   y = (x - mean) rstd w + b, xh = (x - mean) rstd, g = dy w
- *   dx = rstd (g - mean(g) - xh mean(g xh)) + dres     (RMSNorm: mean and mean(g) are 0)
+ *   y = (x - mean) rstd w + b, xh = (x - mean) rstd, g = dy w.
+ *   dx = rstd (g - mean[g] - xh mean[g xh]) + dres.     RMSNorm: mean and mean[g] are 0.
  *   dw[c] = sum over rows of dy xh, db[c] = sum over rows of dy
  *
  * A block does a row of C, with as many threads as it has runs of elements, 256 at most: one pass
@@ -13,7 +13,7 @@
 /* ---- forward -----------------------------------------------------------------------------------
  */
 
-/* What a norm of rows or heads shares. */
+/* Common to norms of rows and of heads. */
 struct norm_rule {
     bool center; /* LayerNorm */
     int64_t C;
@@ -183,7 +183,7 @@ __global__ void column_parts(column_rule rule, const T *dy, const T *x, const fl
     parts[((group * chunks + chunk) * 2 + lane) * rule.C + c] = total;
 }
 
-/* What the parts of n_groups groups come to, group after group; either may be NULL. */
+/* Totals of the parts of n_groups groups, group after group; either may be NULL. */
 __global__ void column_totals(int64_t C, int64_t n_parts, const float *parts, float *dw,
                               bool dw_adds, float *db, bool db_adds)
 {
@@ -341,7 +341,7 @@ void dh_cuda_head_norm_wgrad(dh_cuda_stream stream, dh_dtype dtype, dh_heads h, 
 /* ---- all heads of queries together, and of keys -------------------------------------------------
  *
  * A rank may have some of them, so sums over columns are left as sums, with how many columns they
- * are of; a block a row. What they come to is used element by element. Reference:
+ * are of; a block a row. The totals are used element by element. Reference:
  * run/cpu/qk_norm.c.
  */
 

@@ -1,6 +1,6 @@
-/* What ranks on one GPU do to each other's memory: sums in the order of ranks, each element by one
- * thread, so that they are those of run/comm/reduce.c bit for bit; and kernels of one warp that
- * stay on a stream for as long as a paced wire would take (run/comm/local_wires.c).
+/* Work of ranks on one GPU on each other's memory. Sums are in the order of ranks, each element by
+ * one thread, so they are those of run/comm/reduce.c bit for bit. Kernels of one warp stay on a
+ * stream for as long as a paced wire would take (run/comm/local_wires.c).
  *
  * The speed of a transfer follows from how many are on its wires each time that it looks: one that
  * comes or goes is noticed a nap later. */

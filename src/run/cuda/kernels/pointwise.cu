@@ -1,6 +1,6 @@
-/* What maps elements one to one: residual with dropout, activations, rotary embedding, casts, sums;
- * and AdamW. All are bound by memory: threads move 16 bytes at once where rows and addresses allow
- * it. Reference: the functions of the same names in run/cpu/kernels.h. */
+/* Kernels that map elements one to one: residual with dropout, activations, rotary embedding,
+ * casts, sums; and AdamW. All are bound by memory: threads move 16 bytes at once where rows and
+ * addresses allow it. Reference: the functions of the same names in run/cpu/kernels.h. */
 #include "run/cuda/kernels/act.cuh"
 #include "run/cuda/kernels/device.cuh"
 
@@ -357,8 +357,8 @@ void dh_cuda_zero(dh_cuda_stream stream, size_t n_bytes, void *y)
 /* ---- AdamW
  * ------------------------------------------------------------------------------------------ */
 
-/* p (1 - lr wd) - step m / (sqrt(v) / sqrt(bc2) + eps), with what all elements share folded in
- * float64 by one thread of each block. */
+/* p (1 - lr wd) - step m / (sqrt v / sqrt bc2 + eps). One thread of each block folds the factors
+ * that all elements share, in float64. */
 struct adamw_factors {
     float decay, step, inv_root, eps, beta1, rest1, beta2, rest2, grad;
 };

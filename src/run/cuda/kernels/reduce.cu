@@ -1,9 +1,9 @@
-/* Sums of whole arrays; exact sums of squares; the clipping factor; a scan for what is not finite.
+/* Sums of whole arrays; exact sums of squares; the clipping factor; a scan for non-finite values.
  *
- * Exact sums (Neal 2015, arXiv 1505.05571, 2): the squares of each run of 32 elements are added in
- * float64 by a warp in a fixed order, runs as integers: each float64 is cut into digits of 32 bits,
- * which take 2^31 additions in 64 before they carry, and integers may be added in any order.
- * Reference: run/cpu/reduce.c, simd/exact.h. */
+ * Exact sums (Neal 2015, arXiv 1505.05571, section 2): the squares of each run of 32 elements are
+ * added in float64 by a warp in a fixed order. Runs are added as integers, which may come in any
+ * order. Each float64 is cut into digits of 32 bits, in words of 64 that take 2^31 additions before
+ * they carry. Reference: run/cpu/reduce.c, simd/exact.h. */
 #include "run/cuda/kernels/device.cuh"
 
 enum { DIGITS = DH_SQSUM_DIGITS, LOWEST = -352, HIGHEST = 2 * 128 + 5 };
@@ -58,7 +58,7 @@ DEVICE void exact_add(exact *e, double x)
     e->digits[digit + 2] += above >> 32;
 }
 
-/* Digits below 2^32, but for the last: one form for one value. */
+/* Digits below 2^32, except the last: one form for one value. */
 DEVICE void exact_write(exact *e, double *digits)
 {
     for (int i = 0; i + 1 < DIGITS; i++) {

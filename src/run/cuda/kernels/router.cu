@@ -71,7 +71,7 @@ DEVICE void choose(const dh_grouped_router &r, const float *probs, const float *
     }
 }
 
-/* What weights are divided by; DeepSeek's 1e-20 keeps it from 0. */
+/* Divisor of the weights; DeepSeek's 1e-20 keeps it from 0. */
 DEVICE float sum_of_chosen(const dh_grouped_router &r, const float *probs, const int32_t *experts)
 {
     float sum = 0;

@@ -1,6 +1,6 @@
-/* What some families of models add, element by element: GEGLU, capped logits, norms by 1 + weight,
- * adapters' rows, feature maps of linear attention. As pointwise.cu, bound by memory; rows here are
- * seldom whole runs of 16 bytes, and are taken one by one. Reference: run/cpu/kernels.h. */
+/* Additions of some families of models, element by element: GEGLU, capped logits, norms by 1 +
+ * weight, adapters' rows, feature maps of linear attention. As pointwise.cu, bound by memory. Rows
+ * are seldom whole runs of 16 bytes, and are taken one by one. Reference: run/cpu/kernels.h. */
 #include "run/cuda/kernels/act.cuh"
 #include "run/cuda/kernels/device.cuh"
 
@@ -147,7 +147,7 @@ DEVICE float feature_slope(int map, float x)
     return s * (1.0f + x * rest);
 }
 
-/* Of the first `mapped` columns of a row; the others are copied. dy NULL: forward. */
+/* Map the first `mapped` columns of a row; the others are copied. dy NULL: forward. */
 template <class T>
 __global__ void feature_map(int map, int64_t n_items, int64_t row, int64_t mapped, const T *dy,
                             const T *x, T *y)

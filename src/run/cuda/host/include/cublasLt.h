@@ -1,5 +1,5 @@
-/* The calls of cuBLASLt that products of matrices make, for tests without a GPU: as
- * cuda_runtime_api.h. What they are given is checked, and followed to the letter (../lt.c). */
+/* The calls of cuBLASLt that GEMMs make, for tests without a GPU: as cuda_runtime_api.h. Arguments
+ * are checked, and followed to the letter (../lt.c). */
 #ifndef DH_RUN_CUDA_HOST_CUBLASLT_H
 #define DH_RUN_CUDA_HOST_CUBLASLT_H
 

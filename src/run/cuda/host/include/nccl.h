@@ -1,5 +1,5 @@
-/* The calls of NCCL that links make, for tests without a GPU: as cuda_runtime_api.h. What they are
- * given is checked, and meets on streams of the host (../nccl.c). */
+/* The calls of NCCL that links make, for tests without a GPU: as cuda_runtime_api.h. Arguments are
+ * checked, and calls meet on streams of the host (../nccl.c). */
 #ifndef DH_RUN_CUDA_HOST_NCCL_H
 #define DH_RUN_CUDA_HOST_NCCL_H
 
