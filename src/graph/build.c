@@ -152,9 +152,9 @@ static uint32_t norm(builder *b, const char *name, uint32_t x, uint32_t which_w,
     return y;
 }
 
-/* What the adapters of a linear add to its result y. Linears of the checkpoint that are one product
- * here have each its own: A of all of them is one product, too, whose columns each B takes in turn.
- */
+/* Add the output of a linear's adapters to its result y. Linears of the checkpoint that are one
+ * GEMM here have an adapter each. A of all of them is one GEMM, too. Each B takes its own columns
+ * in turn. */
 static uint32_t adapt(builder *b, const char *name, uint32_t x, uint32_t y, uint32_t which_w)
 {
     const uint32_t which_a = dh_param_lora_a(which_w);
@@ -216,7 +216,7 @@ static uint32_t residual(builder *b, const char *name, uint32_t x, uint32_t p, u
     return y;
 }
 
-/* What is squared is summed by an operator of its own: ranks may each have some of the heads. */
+/* Squares are summed by an operator of their own: ranks may each have some of the heads. */
 static uint32_t norm_all_heads(builder *b, uint32_t qkv, int64_t qkv_cols)
 {
     uint32_t sums = act(b, "qkv.sq", DH_F32, 4, DH_AXIS_NONE);
@@ -250,8 +250,8 @@ static uint32_t softmax_attention(builder *b, uint32_t qkv)
     return o;
 }
 
-/* What has no softmax to keep it in bounds grows with the sequence: a norm of every head follows
- * (Sun et al. 2024, arXiv 2404.02882, 2.1; Qin et al. 2022, arXiv 2210.10340). */
+/* Without a softmax to bound it, the output grows with the sequence. So a norm of every head
+ * follows (Sun et al. 2024, arXiv 2404.02882, 2.1; Qin et al. 2022, arXiv 2210.10340). */
 static uint32_t linear_attention(builder *b, uint32_t qkv)
 {
     const dh_model *m = b->model;
@@ -310,7 +310,7 @@ static uint32_t latent_norm(builder *b, const char *name, uint32_t x, int64_t co
     return y;
 }
 
-/* What latent channels are is all ranks', whoever has the rows of the weight that make them. */
+/* All ranks have all latent channels, whoever has the rows of the weight that make them. */
 static uint32_t latent_linear(builder *b, const char *name, uint32_t x, uint32_t which)
 {
     uint32_t y = linear(b, name, x, which, DH_NONE);
@@ -327,8 +327,8 @@ static uint32_t latent_queries(builder *b, uint32_t x)
 }
 
 /* DeepSeek V2 (arXiv 2405.04434, 2.1): queries, keys and values of all heads out of few channels.
- * They are laid out as packed qkv with values as wide as keys, so that every attention there is
- * works on them: zeros take (D - V) / 2D of its products, 1 / 6 with 192 and 128. */
+ * They are laid out as packed qkv with values as wide as keys, so every attention there is works on
+ * them. Zeros take (D - V) / 2D of its products, 1 / 6 with 192 and 128. */
 static uint32_t latent_attention(builder *b, uint32_t x)
 {
     const dh_model *m = b->model;

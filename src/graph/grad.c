@@ -1,12 +1,11 @@
 /* Reverse-mode differentiation of a block: one rule per operator type.
  *
- * Walking the forward operators backwards, a rule turns the gradient of an
- * operator's output into operators that give the gradients of its inputs (phase
- * B) and of its parameters (phase W). A tensor used twice, as the residual
- * stream is, collects its contributions: norm_dgrad takes the earlier one as an
- * addend, anything else gets an explicit add. Tensors may be made and used in parts
- * (grad_tape.c). Operators whose output has no
- * gradient (the head's logits, differentiated by its builder) are passed over. */
+ * Walking the forward operators backwards, a rule turns the gradient of an operator's output into
+ * more operators. They give the gradients of its inputs (phase B) and of its parameters (phase W).
+ * A tensor used twice, as the residual stream is, collects its contributions: norm_dgrad takes the
+ * earlier one as an addend, anything else gets an explicit add. Tensors may be made and used in
+ * parts (grad_tape.c). Operators whose output has no gradient (the head's logits, differentiated
+ * by its builder) are passed over. */
 #include "grad.h"
 
 #include <stdio.h>
@@ -108,7 +107,7 @@ static void grad_head_norm(tape *t, const dh_op op)
               IDS(param_grad(t, op.in[1]), param_grad(t, op.in[2])));
 }
 
-/* Of the rank's heads; the dots that all share are summed over the ranks that have the others. */
+/* Of the rank's heads. The dots of all heads are summed over the ranks that have the others. */
 static void grad_qk_norm(tape *t, const dh_op op)
 {
     const uint32_t sums = op.in[0], x = op.in[1], w_q = op.in[2], w_k = op.in[3];
@@ -129,7 +128,7 @@ static void grad_scale(tape *t, const dh_op op)
     tape_contribute(t, op.in[0], dx);
 }
 
-/* What the adapter gave, and what it was added to. */
+/* Gradients of the adapter's output, and of the tensor to which it was added. */
 static void grad_adapt(tape *t, const dh_op op)
 {
     const uint32_t dy = t->grads[op.out[0]], dpart = tape_like(t, op.in[0]);

@@ -1,8 +1,8 @@
 /* Differentiation of linear attention, on one rank and over those that share a sequence
  * (pass_cp.c).
  *
- * The gradient of what a rank's tokens got from those before them goes the other way: each rank
- * sums q do^T over its tokens, and needs that of all ranks behind it. */
+ * The gradient of the state that came from earlier tokens goes the other way: each rank sums q do^T
+ * over its tokens, and needs the sums of all later ranks. */
 #include "grad.h"
 
 #include <stdio.h>
@@ -83,8 +83,8 @@ static uint32_t hand_back(tape *t, const share *s)
     return came;
 }
 
-/* Not by the forward's operators one by one: states of gradients travel in one collective too,
- * beside the gradient of what the rank's own tokens give each other (LASP-2, algorithm 4). */
+/* The forward's operators are not differentiated one by one. States of gradients travel in one
+ * collective too, during the gradient among the rank's own tokens (LASP-2, algorithm 4). */
 void grad_linear_join(tape *t, const dh_op op)
 {
     const uint32_t qkv = op.in[1], before = op.in[2], dqkv = tape_like(t, qkv);

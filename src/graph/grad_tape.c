@@ -1,9 +1,9 @@
 /* Gradients of tensors that are made or used in parts (views).
  *
- * A part that is made and used as such has its own gradient. What is made whole and used in
- * parts gets the parts' gradients side by side: each is given its place in the gradient of the
- * whole, so that who computes it writes there, or is copied there if it is something else as
- * well. What is made in parts and used whole gets its part of the whole's gradient. */
+ * A part that is made and used as such has its own gradient. A tensor that is made whole and used
+ * in parts gets the parts' gradients side by side. Each part has its place in the gradient of the
+ * whole. Its maker writes there, or it is copied there if it is something else as well. A tensor
+ * that is made in parts and used whole gives each part its part of the whole's gradient. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

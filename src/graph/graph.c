@@ -257,7 +257,7 @@ static dh_status check_moved(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
                    dh_op_info_of(op->type)->name, x->name, y->name);
 }
 
-/* What an adapter gives lies inside the columns of what it is added to. */
+/* An adapter's output lies inside the columns of the tensor to which it is added. */
 static dh_status check_adapted(dh_ctx *ctx, const dh_graph *g, uint32_t op_id)
 {
     const dh_op *op = &g->ops.at[op_id];

@@ -294,8 +294,8 @@ typedef struct dh_build {
     dh_fp8 fp8;            /* dh_dims; not used in decoding */
 } dh_build;
 
-/* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head
- * at full rate (bench/kernels: 128 rows 100, 512 rows 174 GFLOP/s contended). */
+/* TUNING: chunks of 512 rows and more keep bf16 weight gradients of a 50,257-word head at full rate
+ * (bench/kernels, contended: 174 GFLOP/s, against 100 with 128 rows). */
 #define DH_HEAD_CHUNK_BYTES ((int64_t)128 << 20)
 
 /* Forward graph of a block (EMBED, LAYER, HEAD), of DATA, and of EXPERTS and ADAPTERS, which have
@@ -451,12 +451,12 @@ static inline uint32_t dh_op_n_parts(const dh_op *op)
 {
     return op->parts > 1 ? (uint32_t)op->parts : 1;
 }
-/* The part with which [from, to) of an output of n is complete, those before it being so too; n is
+/* The part that completes [from, to) of an output of n, if the earlier parts are complete too. n is
  * in any unit of which a chunk has a whole number. */
 uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to);
 /* Where in an output of n a part begins; it is n / parts long. */
 int64_t dh_op_part_begin(const dh_op *op, int64_t n, uint32_t part);
-/* Share of the operator's time after which a part is complete: in proportion, but that an
+/* Share of the operator's time after which a part is complete. It is in proportion, except that an
  * all-gather's own rows need no wire. n_ranks: of its group, 1 of none. */
 double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
@@ -466,7 +466,7 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
  * written by hand (`dhelix run-graph`), and what a pass is shown or tested by (tests/graph).
  * errors: DH_ENOMEM */
 dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
-/* The text need not be terminated and may hold any bytes. What is read passes
+/* The text need not be terminated and may hold any bytes. The result passes
  * dh_graph_check. Caller frees with dh_graph_destroy.
  * errors: DH_EFORMAT with line and column, what was expected, and the nearest name for
  * an unknown one; DH_EINVAL of the check, with the line; DH_ENOMEM */
@@ -630,8 +630,8 @@ typedef struct dh_gather_stages {
 dh_status dh_graph_build_call(dh_ctx *ctx, dh_op_type type, int32_t group, dh_dtype dtype,
                               int64_t n_in, int64_t n_out, dh_graph **graph);
 
-/* The part of one flat of parameters that this rank updates: consecutive elements of its matrices
- * (which decay) or of its vectors (which do not). Places are range indices. */
+/* The part of one flat of parameters that this rank updates. It is consecutive elements of the
+ * flat's matrices (with decay) or vectors (without). Places are range indices. */
 typedef struct dh_opt_region {
     uint32_t flat;
     int64_t n;
@@ -651,16 +651,16 @@ typedef struct dh_opt_region {
 
 /* How the norm of all gradients is computed, in one of two ways.
  *   all ranks at once   one sum over `group`
- *   stage by stage      post-validation (Qi et al. 2024, arXiv 2401.10241, 4): `group` is the ranks
+ *   stage by stage      Post-validation (Qi et al. 2024, arXiv 2401.10241, 4). `group` is the ranks
  *                       of this stage. Stages are a chain: sums travel along it, and the total
- *                       travels back from its end */
+ *                       travels back from its end. */
 typedef struct dh_opt_norm {
     int32_t group; /* -1: this rank alone */
     bool before,
         behind; /* there are stages before, after this one in the chain; neither: no chain */
     /* fused (no chain; CoCoNet, arXiv 2105.05720, 6.1): each region steps by the norm of its own
-     * gradients as soon as they are complete. clips: gradients are clipped by the norm of all,
-     * which may require an amendment, as with stages after this one. */
+     * gradients as soon as they are complete. clips: gradients are clipped by the norm of all. This
+     * may require an amendment, as with stages after this one. */
     bool fused, clips;
 } dh_opt_norm;
 

@@ -320,8 +320,8 @@ int64_t dh_dims_window(const dh_dims *dims, int64_t layer)
     return has_window(dims, layer) ? dims->window : 0;
 }
 
-/* Layers of a model with and without a window have graphs of their own; one that is written by hand
- * may serve both, and what it works on is the mean. */
+/* Layers of a model with and without a window have graphs of their own. A graph that is written by
+ * hand may serve both; its work is then the mean. */
 static double mean_over_layers(const dh_dims *d, double in_window, double all)
 {
     const int64_t from = DH_MIN(d->window_from, d->layers), every = d->window_every;
@@ -430,8 +430,8 @@ dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed)
         .batch = packed->shape[0] / seq, .seq = seq, .n_heads = n - 2 * kv, .n_kv_heads = kv};
 }
 
-/* Rows of D channels: products with a state of D x D, for each head of queries and of keys; of D
- * channels with those of the chunk's tokens that each one sees, for each head of queries. */
+/* Products of rows of D channels. Those with a state of D x D count for each head of queries and of
+ * keys, those with the tokens of the chunk that each one sees for each head of queries. */
 static double linear_products(const dh_graph *g, uint32_t packed, double by_query_head,
                               double by_key_head, double in_chunk)
 {
@@ -449,8 +449,8 @@ static double linear_attn_flops(const dh_graph *g, const dh_op *op)
 }
 
 /* By heads of queries: dq out of the state, which is added to twice, as the sum of q do^T and
- * transposed; of keys: dk, dv, the state of the forward again. In chunks: gradients of scores for
- * dq and again for dk, scores, and a product of each for dq, dk, dv. */
+ * transposed. By heads of keys: dk, dv, the state of the forward again. In chunks: gradients of
+ * scores for dq and again for dk, scores, and a product of each for dq, dk, dv. */
 static double linear_attn_grad_flops(const dh_graph *g, const dh_op *op)
 {
     return linear_products(g, op->in[1], 3, 3, 6);
@@ -484,7 +484,7 @@ static double elementwise_flops(const dh_graph *g, const dh_op *op)
     return x ? 8.0 * (double)dh_tensor_elements(x) : 0.0;
 }
 
-/* What an adapter gives, or its gradient: the other operand's columns that it concerns. */
+/* The columns of the other operand that an adapter's output, or its gradient, concerns. */
 static const dh_tensor *adapter_part(const dh_graph *g, const dh_op *op)
 {
     return operand(g, op->type == DH_OP_ADAPT ? op->in[0] : op->out[0]);
@@ -538,7 +538,7 @@ static double exchange_bytes(const dh_graph *g, const dh_op *op)
     return (routed_rows(op, x) + routed_rows(op, y)) * row;
 }
 
-/* What is moved is read and written; what is added to is read as well. */
+/* Moved columns are read and written; a target that is added to is read as well. */
 static double moved_bytes(const dh_graph *g, const dh_op *op)
 {
     const bool takes = op->type == DH_OP_TAKE_COLUMNS;
@@ -553,7 +553,7 @@ static double adapted_bytes(const dh_graph *g, const dh_op *op)
     return (op->type == DH_OP_ADAPT ? 3.0 : 2.0) * (double)dh_tensor_bytes(adapter_part(g, op));
 }
 
-/* What is released is not touched. */
+/* A release touches no bytes. */
 static double no_bytes(const dh_graph *g, const dh_op *op)
 {
     return 0;

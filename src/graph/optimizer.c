@@ -1,9 +1,9 @@
 /* Graphs outside the model: the optimizer, reductions of gradients, stage links.
  *
- * All work on ranges: runs of consecutive elements across the parameters of a flat, so
- * that one operator (and one transfer) serves one block or several. A range of matrices
- * is written as a [1, n] matrix, one of vectors as a vector: weight decay looks at
- * the number of axes, as it does in every published recipe. */
+ * All work on ranges: runs of consecutive elements across the parameters of a flat. So one operator
+ * (and one transfer) serves one block or several. A range of matrices is written as a [1, n]
+ * matrix, one of vectors as a vector. Weight decay looks at the number of axes, as it does in every
+ * published recipe. */
 #include "config/mesh.h"
 #include "graph/graph.h"
 
@@ -189,8 +189,8 @@ static void sum_squares(builder *b, const dh_opt_region *regions, size_t n, cons
     sum_over_ranks(b, sums, group, total);
 }
 
-/* What is known of it before transfers with stages behind: `total`, that of all if there are none.
- */
+/* The sum that is known before transfers with later stages, `total`. Without these it is the sum of
+ * all. */
 static uint32_t sum_so_far(builder *b, const dh_opt_region *regions, size_t n,
                            const uint32_t *grads, const dh_opt_norm *norm)
 {
@@ -230,10 +230,10 @@ static void balance(builder *b, const dh_opt_region *regions, size_t n, const ui
     }
 }
 
-/* What a step of a region works on. */
+/* Operands of a region's step. */
 typedef struct stepped {
     uint32_t grad, norm, p, m, v, copy;
-    uint32_t old; /* what it overwrote; DH_NONE: it is final */
+    uint32_t old; /* overwritten values; DH_NONE: the step is final */
 } stepped;
 
 static stepped update(builder *b, const dh_opt_region *r, uint32_t grad, uint32_t norm,
@@ -276,8 +276,7 @@ static void step_at_once(builder *b, const dh_opt_region *regions, size_t n, con
     balance(b, regions, n, grads, norm);
 }
 
-/* By the norm of all. What is gathered has been amended: a gather is no operator that is left out.
- */
+/* Amend every step by the norm of all. Gathers come after it, as they cannot be left out. */
 static void amend_all(builder *b, const dh_opt_region *regions, size_t n, const stepped *list,
                       dh_dtype dtype, uint32_t norm)
 {
@@ -507,7 +506,7 @@ dh_status dh_graph_build_call(dh_ctx *ctx, dh_op_type type, int32_t group, dh_dt
 
 /* ---- links ---------------------------------------------------------------------------------- */
 
-/* What the micro-batch's routers have chosen so far travels with it. */
+/* The choices of the micro-batch's routers so far travel with it. */
 static uint32_t add_router(builder *b, int64_t n_experts)
 {
     dh_tensor t = {.name = "router",

@@ -1,9 +1,9 @@
 /* Passes: rewrites of a block's graph, one row each (passes.def; `dhelix list passes`).
  *
  * One loop makes the graph of every block (dh_graph_make). Passes that follow from the job's
- * settings, such as those of the mesh, are always applied. Others are applied where a strategy's
- * list names them. Other code asks the rows for the effects of a list of passes (which ranks are
- * alike, which operators to measure, which configurations are equal), and never a pass by name. */
+ * settings, such as the mesh, are always applied. Others are applied where a strategy's list names
+ * them. Other code asks the rows for the effects of a list of passes, never a pass by name. Such
+ * effects: which ranks are alike, which operators to measure, which configurations are equal. */
 #ifndef DH_GRAPH_PASS_H
 #define DH_GRAPH_PASS_H
 
@@ -93,8 +93,8 @@ typedef struct dh_pass_param {
     dh_pass_param_kind kind;
     int64_t fallback, min, max; /* min, max: of an integer */
     const char *const *words;   /* of a choice, which is stored as the word's index; ends in NULL */
-    /* Values among which costs may choose where the argument is "auto"; ends in 0. "auto" is stored
-     * as 0, which is outside the range of an integer and is the first word of a choice. NULL: the
+    /* Values among which costs may choose if the argument is "auto"; ends in 0. "auto" is stored as
+     * 0. That is outside the range of an integer, and the first word of a choice. NULL: the
      * argument must be given. (dh_recipe_settle) */
     const int64_t *choices;
 } dh_pass_param;
@@ -183,7 +183,7 @@ bool dh_graph_in_stages(const dh_graph_spec *spec);
 /* Whether costs choose the sums of gradients that do so (dh_pass.stages_by_costs). */
 bool dh_graph_stages_by_costs(const dh_graph_spec *spec);
 /* Mesh axes along which the job's graphs differ (dh_pass.varies_by), or along which the partners of
- * an operator differ: partners in a stage follow from the place on an axis that nodes cut. */
+ * an operator differ. Partners in a stage follow from the place on an axis that nodes cut. */
 unsigned dh_graph_varies_by(const dh_graph_spec *spec);
 
 /* ---- graphs -------------------------------------------------------------------------------- */

@@ -1,28 +1,28 @@
 /* Context parallelism as a rewrite of a forward graph.
  *
- * Everything but attention works token by token, so the rank's graph is that of a
- * shorter sequence whose positions are told by the data block. Attention of own queries
- * to all keys becomes one part for each rank's block of keys and values: while a part is
- * computed, the next block travels. Parts join by their log-sum-exps in float32, in an
- * order that each rank's place in the ring fixes. What waits for what is said by the
- * operands alone; the streams of a program overlap the rest.
+ * Except for attention, everything works token by token. The rank's graph is therefore that of a
+ * shorter sequence whose positions the data block tells. Attention of own queries to all keys
+ * becomes one part for each rank's block of keys and values: while a part is computed, the next
+ * block travels. Parts join by their log-sum-exps in float32, in an order that each rank's place in
+ * the ring fixes. The operands alone say which operator waits for which. The streams of a program
+ * overlap the rest.
  *
- * Linear attention needs of other ranks' tokens only their sums k v^T, of D x D a head whatever the
- * length. Its work does not grow along the sequence, so that ranks have consecutive shares of it.
- * The rank's state travels while the attention inside its share is computed, and what all states
- * before it add is joined to that: one all-gather (LASP-2), or cp - 1 exchanges, each of which
- * hands on what has come with the rank's own state added (LASP), so that none begins before the one
- * before it. With layers of softmax attention among them (LASP-2H) ranks have the rings' two chunks
- * of a sequence, for all layers: tokens do not move between layers, and rings stay balanced, which
- * with consecutive shares they would not be. To linear attention each chunk is a sequence with a
- * state of its own, and twice as many states are gathered.
+ * Linear attention needs from other ranks' tokens only their sums k v^T, of D x D a head whatever
+ * the length. Its work does not grow along the sequence, so ranks have consecutive shares of it.
+ * The rank's state travels while the attention inside its share is computed. Then the contribution
+ * of all earlier states is joined. LASP-2 takes one all-gather. LASP takes cp - 1 exchanges, each
+ * of which hands on what came with the rank's own state added, so none begins before its
+ * predecessor. With layers of softmax attention in between (LASP-2H) ranks have the rings' two
+ * chunks of a sequence, for all layers. So tokens do not move between layers, and rings stay
+ * balanced, as they would not with consecutive shares. To linear attention each chunk is a sequence
+ * with a state of its own, and twice as many states are gathered.
  *
  * Blocks in memory: an exchange begins once the part before the present one is done
  * (operand `after`), so that two blocks exist at a time, not one of every rank.
  *
  * Source: Liu et al. 2023 (arXiv 2310.01889); chunks i and 2*cp-1-i for rank i as in
- * Megatron-LM's context parallelism and zigzag ring attention. LASP: Sun et al. 2024 (arXiv
- * 2404.02882), algorithm 2; LASP-2: Sun et al. 2025 (arXiv 2502.07563), algorithm 2. */
+ * Megatron-LM's context parallelism and zigzag ring attention. LASP: Sun et al. 2024,
+ * algorithm 2 (arXiv 2404.02882). LASP-2: Sun et al. 2025, algorithm 2 (arXiv 2502.07563). */
 #include "check.h"
 #include "graph/pass.h"
 #include "rewrite.h"
@@ -106,7 +106,7 @@ static void rewrite_attn(rewrite *r, const dh_op *attn)
                             REWRITE_IDS(attn->in[0], DH_NONE, DH_NONE, DH_NONE, attn->in[1]),
                             REWRITE_IDS(DH_NONE, DH_NONE));
     for (int32_t s = 0; s <= last && !r->failed; s++, kv = next) {
-        uint32_t done = part.out[1]; /* of the part before */
+        uint32_t done = part.out[1]; /* log-sum-exps of the part before */
         if (s < last) next = exchange(r, kv, s + 1, done);
         part.step = s;
         part.in[1] = kv;
@@ -206,7 +206,7 @@ static void rewrite_router(rewrite *r, const dh_op *op)
     rewrite_push(r, &all);
 }
 
-/* What the ranks' tokens chose is summed before anyone uses it. */
+/* The sums of the ranks' choices come before any use of them. */
 static void rewrite_router_aux(rewrite *r, const dh_op *op)
 {
     const uint32_t *sums = REWRITE_IDS(op->in[0]);

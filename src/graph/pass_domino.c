@@ -1,25 +1,25 @@
-/* Domino: a micro-batch in parts that know nothing of each other, and the weight before a sum over
- * ranks in parts, so that the collectives of one are under way while another computes.
+/* Domino: a micro-batch in independent parts, and the weight before a sum over ranks in parts. The
+ * collectives of one part are then under way while another one computes.
  *
- * By rows: the samples of a micro-batch go through the layers in parts: every operator is cut by
- * rows, attention by samples. What only a layer sees is made once a part; of what blocks hand to
- * each other, and of the inputs, a part is a view. Tensor parallelism then puts a collective behind
- * every part, and differentiation gives every part a backward of its own; of a weight the
- * gradients of the parts are added. As much is sent as before, in more and shorter calls.
+ * By rows: the samples of a micro-batch go through the layers in parts. Every operator is cut by
+ * rows, attention by samples. Tensors inside a layer are made once a part. For the inputs and for
+ * tensors that blocks hand to each other, a part is a view. Tensor parallelism then puts a
+ * collective after every part, and differentiation gives every part its backward; the gradients of
+ * the parts are added for a weight. As much is sent as before, in more and shorter calls.
  *
- * By columns: the last weight before such a sum, which here is rows [row0, row0 + n) of one as
- * stored, gives as many columns of the result, which are summed by themselves while the next are
- * computed. What follows, residual and norm, wants whole rows: the columns are put together (a
- * copy) where the result is first read. In the backward its gradient is split, and what the
- * columns give to their common input is added. Both ways at once, the columns of one part are
- * behind those of another: they are put together after the other part has computed.
+ * By columns: the last weight before such a sum is cut into rows [row0, row0 + n) as stored. Each
+ * cut gives as many columns of the result, which are summed by themselves while the next are
+ * computed. The operators after it, residual and norm, want whole rows. So the columns are put
+ * together (a copy) where the result is first read. In the backward its gradient is split, and the
+ * columns' gradients of their common input are added. Both ways at once, the columns of one part
+ * come after those of another: they are put together after the other part has computed.
  *
- * Here a part goes on to where its result is summed over ranks, then the next does: what
- * overlaps follows from the operands, and in which order parts take turns, over layers too and
- * beside weight gradients, is for the strategy's order policy.
+ * Here a part goes on to where its result is summed over ranks, then the next does. The operands
+ * decide the overlap. The order in which parts take turns, over layers too and beside weight
+ * gradients, is for the strategy's order policy.
  *
- * The head stays in its chunks of rows, which has nothing to do with parts: its norm is cut, for
- * what enters it and the gradient that leaves it travel in parts as well.
+ * The head stays in its chunks of rows, which are independent of parts. Its norm is cut, since its
+ * input and the gradient that leaves it travel in parts as well.
  *
  * Numbers: a row's sums are those of the whole if a GEMM's do not depend on its number of rows.
  * A weight's gradient is a sum of float32 sums, one a part of the rows. The gradient of what
@@ -197,7 +197,7 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p)
 
 /* ---- row ----------------------------------------------------------------------------------- */
 
-/* What costs have not chosen yet is whole. */
+/* An argument that costs have not chosen yet means one part. */
 static int64_t parts_of(int64_t arg)
 {
     return DH_MAX(arg, 1);

@@ -1,19 +1,19 @@
 /* Expert parallelism as a rewrite of a layer's forward graph.
  *
- * A rank keeps E / ep experts and routes its own tokens as before. Rows in the order by
- * expert are also in the order by rank that has the expert: they are sent there, come
- * in by source rank and by expert within each, and so are runs of rows of which run s
- * belongs to expert s mod (E / ep). That is what grouped linears take, so nothing is put
- * in order again. Results go back the way the rows came. The backward follows by
- * differentiation: an exchange is its own gradient, the other way round.
+ * A rank keeps E / ep experts and routes its own tokens as before. Rows in the order by expert are
+ * also in the order by rank that has the expert. They are sent there and arrive by source rank and
+ * by expert within each. So they are runs of rows, of which run s belongs to expert s mod (E / ep).
+ * That is the input of grouped linears, so nothing is put in order again. Results go back the way
+ * the rows came. The backward follows by differentiation: an exchange is its own gradient, the
+ * other way round.
  *
  * How many rows come is data. Dropless: counts are exchanged first, buffers have room for a
  * given number, and moe_offsets ends the run where more come. With a capacity every
  * rank sends each expert as many rows, and the exchange is of equal blocks.
  *
- * Goes after tensor parallelism, whose ranks exchange alike, each the rows for its share
- * of the experts' columns; or, where they have experts of their own, take part in the exchange
- * with the rows of their own tokens.
+ * Goes after tensor parallelism, whose ranks exchange alike: each the rows for its share of the
+ * experts' columns. If these ranks have experts of their own, they take part in the exchange with
+ * the rows of their own tokens.
  *
  * Source: Lepikhin et al. 2020 (arXiv 2006.16668) section 3.2; dropless as in Gale et al.
  * 2022 (arXiv 2211.15841). */
@@ -145,7 +145,7 @@ static void rewrite_order(pass *p, dh_op *op)
     rewrite_push(&p->to, &arrive);
 }
 
-/* What followed the permutation now takes what arrived. */
+/* Operators after the permutation now take the arrived rows. */
 static void rewrite_permute(pass *p, dh_op *op)
 {
     const uint32_t arrived = op->out[0];
@@ -174,7 +174,7 @@ static void keep(pass *p, dh_op *op)
     rewrite_push(&p->to, op);
 }
 
-/* What there is in a layer: a token's rows stay with it but between permutation and its end. */
+/* Operators of a layer: a token's rows stay with it, except from the permutation to its end. */
 static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_MOE_ORDER] = rewrite_order,
     [DH_OP_MOE_PERMUTE] = rewrite_permute,

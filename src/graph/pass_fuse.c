@@ -1,27 +1,26 @@
 /* Fuse: a reduce-scatter and the operators by rows behind it, as one pipeline over chunks of rows.
  *
- * CoCoNet's third rewrite. Behind split and reorder, or with sequence parallelism, a rank's rows of
- * a sum go through operators that compute a row from a row (residual connection, dropout, norm,
- * their input gradients) before they are gathered. These need not wait for all of the sum:
+ * CoCoNet's third rewrite. After split and reorder, or with sequence parallelism, a rank's rows of
+ * a sum go through operators that compute a row from a row before they are gathered. These are the
+ * residual connection, dropout, norm and their input gradients. They need not wait for all rows:
  *
  *     s = reduce_scatter(p)              s = reduce_scatter(p), complete in parts
  *     y = residual(x, s)          =>     y.0 = residual(x.0, s.0);  n.0 = norm(y.0)
  *     n = norm(y)                        y.1 = residual(x.1, s.1);  n.1 = norm(y.1)
  *
- * A chunk passes through all of them while the next one is being summed, so that of their time only
- * that of the last chunk is left; what is between them stays in the cache. The reduce-scatter
- * remains one call. Operators in between that do not work by rows end the pipeline, and those
- * behind begin a new one.
+ * A chunk passes through all of them while the next one is being summed. So only the time of the
+ * last chunk is exposed, and tensors in between stay in the cache. The reduce-scatter remains one
+ * call. Operators in between that do not work by rows end the pipeline, and the operators after
+ * them begin a new one.
  *
- * The all-gather behind it waits for the last chunk: its own input is not taken in parts. With
- * `gather` it goes by the same chunks: each leaves for every other rank as it is done (shift), into
- * the rows that it has there, and is copied to the rank's own unless it lies there. That is as many
- * bytes in more calls; of the operators' time nothing is left between sum and gather but what the
- * first of these waits for.
+ * The all-gather after it waits for the last chunk: its own input is not taken in parts. With
+ * `gather` it goes by the same chunks. Each chunk leaves for its rows on every other rank as it is
+ * done (shift). It is copied to the rank's own rows unless it lies there. That is as many bytes in
+ * more calls. Between sum and gather, only the first operator's wait is exposed.
  *
- * AdamW works by rows too (reorder): a program that sums a gradient and steps by it so becomes
- * CoCoNet's fused optimizer (6.1), reduce-scatter, update and gather of a chunk each beside those
- * of the next. In a job's step optimizer.fuse does that (optimizer.c of program).
+ * AdamW works by rows too (reorder). A program that sums a gradient and steps by it therefore
+ * becomes CoCoNet's fused optimizer (6.1): reduce-scatter, update and gather of a chunk, each
+ * beside those of the next. In a job's step optimizer.fuse does that (optimizer.c of program).
  *
  * Numbers: every row is computed as before, so the bits are the same.
  *
@@ -38,7 +37,7 @@ enum { PARTS, GATHER }; /* arguments */
 typedef struct fuser {
     rewrite to;
     const dh_pass_work *work;
-    rewrite_uses uses; /* of the graph before */
+    rewrite_uses uses; /* uses in the graph before */
     int64_t parts;
     bool *in_parts;    /* by tensor: it is complete chunk by chunk */
     DH_VEC(dh_op) run; /* operators by rows, one behind the other, and gathers, to be cut */

@@ -6,16 +6,16 @@
  *     dg = linear_dgrad(dy, w)
  *     dh = activation_grad(dg, h)       =>   dh = linear_dgrad_gelu(dy, w, h)
  *
- * One operator each, which a device may launch as one kernel (epilogues of cuBLASLt), and which
- * schedules, memory plan, profiles and simulation see as one: nothing comes between the two, and
- * whatever the order of a step, they are fused or not. h is made where the backward, or anything
- * else, reads it, dg is never there.
+ * Each pair is one operator, which a device may launch as one kernel (epilogues of cuBLASLt).
+ * Schedules, memory plan, profiles and simulation see it as one. Nothing comes between the two, so
+ * fusion does not depend on the order of a step. h is made if the backward, or anything else, reads
+ * it. dg never exists.
  *
- * It works on what all other passes have left. Numbers on such a device: GELU is of h as it was
- * summed, before it is rounded. What is computed again is to have the bits that it had, so the
- * linears of a weight are rewritten all or none; with selective recomputation, which makes g alone
- * again from a kept h, they stay. On a device that runs the two one after another (the cpu) all
- * bits are the same.
+ * It works on the result of all other passes. Numbers on such a device: GELU is of h as it was
+ * summed, before it is rounded. Recomputation must give the same bits, so the linears of a weight
+ * are rewritten all or none. Selective recomputation, which makes g alone again from a kept h,
+ * leaves them alone. On a device that runs the two one after another (the cpu) all bits are the
+ * same.
  *
  * GELU is the one by tanh, the only one that models have (DH_ACT_GELU_TANH). */
 #include <stdio.h>
@@ -27,7 +27,7 @@
 
 typedef struct fuser {
     rewrite to;
-    rewrite_uses uses; /* of the graph before */
+    rewrite_uses uses; /* uses in the graph before */
     uint32_t *partner; /* by operator: the one that it becomes one with; DH_NONE */
     dh_pass_report *report;
 } fuser;
@@ -87,8 +87,8 @@ static uint32_t activation_of(const fuser *f, const dh_op *linear, uint32_t *n)
     return *n == 1 ? found : DH_NONE;
 }
 
-/* Weight gradients may come much later than input gradients, and what they need alone then moves to
- * these, in the place of what it is made of; the forward ends before either. */
+/* Weight gradients may come much later than input gradients. Operators for them alone then move to
+ * them, in place of the operator that made their input. The forward ends before either. */
 static bool phases_agree(const dh_op *linear, const dh_op *act)
 {
     return linear->phase == act->phase || (linear->phase == DH_PHASE_B && act->phase == DH_PHASE_W);

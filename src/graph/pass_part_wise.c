@@ -2,34 +2,34 @@
  *
  * All-gather, then GEMM: the gather stays one call, complete in parts. The GEMM becomes one of the
  * rank's own rows, which waits for nothing, and one for each part of the other ranks' rows, in the
- * order in which these come: from the next rank on, round the group. What else reads the gathered
- * tensor waits for all of it.
+ * order in which these come: from the next rank on, round the group. Other readers of the gathered
+ * tensor wait for all of it.
  *
  * GEMM, then all-reduce (the tokens are not split): the GEMM stays one operator, complete in
  * parts, and each part's rows are summed while the next part is computed.
  *
  * GEMM, then reduce-scatter (`scatter`): the GEMM stays one operator, complete in parts, of which
- * each has rows of one rank. It begins with those of the next rank and ends with its own; what has
- * rows of another rank leaves for it at once (shift), and the rank's own rows and what came of them
- * from the others are added at the end, in the order in which a reduce-scatter adds them. That is
- * an all-to-all and a local sum: as many bytes as a ring sends, no additions on the way, and memory
- * for what comes. The sum stands before what first reads it, so that weight gradients in
- * between hide the last transfers as they hide a whole reduce-scatter.
+ * each has rows of one rank. It begins with those of the next rank and ends with its own. Rows of
+ * another rank leave for it at once (shift). At the end the rank's own rows and those from the
+ * others are added, in the order of a reduce-scatter. That is an all-to-all and a local sum: as
+ * many bytes as a ring sends, no additions on the way, and memory for the arrived rows. The sum
+ * stands before its first reader, so weight gradients in between hide the last transfers as they
+ * hide a whole reduce-scatter.
  *
- * What waits for which part follows from the rows that operators use (dependences.c of program).
+ * The rows that operators use decide which one waits for which part (dependences.c of program).
  *
- * Numbers: no sum is cut, and every one has the order that it has without this pass, so the bits
- * are the same as far as those of a GEMM's row do not depend on the number of its rows. Applied
- * again it changes nothing: what is used in parts is left alone, with the reason.
+ * Numbers: no sum is cut, and every one has the order that it has without this pass. So the bits
+ * are the same if those of a GEMM's row do not depend on the number of its rows. Applied again it
+ * changes nothing: tensors that are used in parts are left alone, with the reason.
  *
  * `fused`: what is cut of a GEMM are tiles of one kernel, which waits for each one's rows, and not
  * kernels of their own. A device without such a kernel (cpu) makes the same calls either way;
  * models of devices charge the tiles their share of the whole GEMM (`tile_of`).
  *
  * Source: CoCoNet (Jangda et al. 2022, arXiv 2105.05720), the rewrite "overlap": chunks of a
- * producer feed chunks of its consumer; Flux (Chang et al. 2024, arXiv 2406.06858) for what is
- * waited for, the chunk and not the transfer, for the own rows, which never wait (3.2), and for
- * rows that leave from the GEMM's epilogue to be added where they arrive (3.1). */
+ * producer feed chunks of its consumer. Flux (Chang et al. 2024, arXiv 2406.06858): waits for
+ * chunks and not for the transfer; own rows, which never wait (3.2); and rows that leave from the
+ * GEMM's epilogue to be added where they arrive (3.1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ enum { SOME_PARTS = 2 };
 
 typedef struct pass {
     rewrite to;
-    rewrite_uses uses; /* of the graph before */
+    rewrite_uses uses; /* uses in the graph before */
     int32_t n, me;     /* ranks, and which this is */
     int32_t parts;     /* of one rank's rows, or of a sum's */
     bool scatters, fused;
@@ -299,9 +299,9 @@ static void reduce(const dh_graph_spec *spec, int64_t *args)
     if (dh_graph_whole_tokens(spec)) args[SCATTER] = 0;
 }
 
-/* TUNING: what the parts are chosen among. With two ranks and four parts an eighth of a GEMM passes
- * before its first rows leave; with twice as many parts a sixteenth would, for as many messages
- * more; and each choice takes the time to be measured. */
+/* TUNING: choices for the parts. With two ranks and four parts an eighth of a GEMM passes before
+ * its first rows leave. With twice as many parts a sixteenth would, for as many messages more. And
+ * each choice takes the time to be measured. */
 static const int64_t some_parts[] = {1, 2, 4, 0};
 
 static const int64_t some_cuts[] = {NONE, ALL, 0};

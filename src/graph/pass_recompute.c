@@ -1,18 +1,17 @@
 /* Activation recomputation on a differentiated graph (Chen et al. 2016; Korthikanti et
  * al. 2022, section 5): what the backward reads and may not be kept is computed again.
  *
- * A forward operator whose output must not be kept is cloned in front of the first
- * backward operator that wants it, its own inputs cloned first where they are not kept
- * either. The clone sees the same inputs and the same random bits, so losses and
- * gradients do not change by a bit; the forward's own copy dies in the forward.
+ * A forward operator whose output must not be kept is cloned in front of the first backward
+ * operator that wants it. Its own inputs are cloned first if they are not kept either. The clone
+ * sees the same inputs and the same random bits. So losses and gradients do not change by a bit.
+ * The forward's own copy dies in the forward.
  *
- *   selective  outputs that cost little to make again and much to keep: norms,
- *              activations, rotations, gathered copies. The blockwise attention keeps
- *              no scores to begin with.
- *   full       everything but the block's input.
- *   attention  the scores of attention, which the blockwise kernel never keeps: nothing here.
- *   forward    the whole forward at the start of the backward, also what nothing reads, as
- *              systems do that checkpoint a function and not a graph. */
+ *   selective  Outputs that cost little to make again and much to keep: norms, activations,
+ *              rotations, gathered copies. The blockwise attention keeps no scores to begin with.
+ *   full       Everything except the block's input.
+ *   attention  The scores of attention, which the blockwise kernel never keeps: nothing here.
+ *   forward    The whole forward at the start of the backward, also results without a reader.
+ *              Systems that checkpoint a function and not a graph do so. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +23,7 @@
 typedef struct pass {
     rewrite to;
     dh_recompute_kind kind;
-    rewrite_uses uses;   /* of the graph before */
+    rewrite_uses uses;   /* uses in the graph before */
     uint32_t *again;     /* by tensor: its recomputed copy, or the part of it; DH_NONE */
     unsigned char *by_b; /* by tensor: an input-gradient operator needs it, now or through others */
     size_t n_tensors;
@@ -116,8 +115,8 @@ static void remake(pass *p, uint32_t tensor)
     for (uint32_t i = 0; (i = maker_from(p, whole, i)) != DH_NONE; i++) clone(p, i, p->by_b[whole]);
 }
 
-/* A clone writes copies of all that the operator writes, and what it makes parts of must have no
- * other makers than the rest that it makes parts of. */
+/* A clone writes copies of all outputs of the operator. If it makes parts of a tensor, all other
+ * makers of that tensor must be clones too. */
 static dh_status check_clone(dh_ctx *ctx, const pass *p, uint32_t id)
 {
     const dh_op *op = &p->to.graph->ops.at[id];

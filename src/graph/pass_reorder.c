@@ -1,27 +1,27 @@
 /* Reorder: operators by rows move before the all-gather of what they read, onto each rank's rows.
  *
- * CoCoNet's second rewrite. An all-gather waits until somebody needs all rows; operators that
- * compute a row from a row (residual connection, dropout, norm, activation, their input gradients)
- * do not, and so work on the rank's own:
+ * CoCoNet's second rewrite. An all-gather waits until somebody needs all rows. Operators that
+ * compute a row from a row do not: residual connection, dropout, norm, activation, their input
+ * gradients. They therefore work on the rank's own rows:
  *
  *     y = all_gather(own)                    z.own = residual(rows of x, own)
  *     z = residual(x, y)            =>       z = all_gather(z.own)       only if z is read whole
  *
  * Legal where every other operand by rows is such a slice too, or is the same on all ranks of the
- * group, so that its rows can be taken; and where what is no rows (a norm's weight) is the same on
- * all. An input counts as the same on all unless one of its axes is one that ranks split (heads,
- * ffn, vocab, experts).
+ * group, so that its rows can be taken. Operands without rows (a norm's weight) must be the same on
+ * all ranks. An input counts as the same on all unless one of its axes is one that ranks split
+ * (heads, ffn, vocab, experts).
  *
  * In a job the gather of what leaves a block moves on into the next one, which is rewritten alike:
  * blocks pass slices to each other (dh_pass.slices_stream). Sums over rows (gradients of a norm's
  * weight, of a bias) are then parts, which the step adds over the ranks with the other gradients.
  * From plain tensor parallelism this and `split` so make what Korthikanti et al. (arXiv 2205.05198)
- * call sequence parallelism. What the backward needs whole of the forward is gathered again
+ * call sequence parallelism. Tensors that the backward needs whole are gathered again there
  * (argument regather), so that activations are kept as slices.
  *
- * In a program of its own an operator that updates in place (adamw) moves too: it updates the
- * rank's rows of parameters and moments, which are then gathered, the moments unless they are to
- * stay with the rank that updates them (argument sharded; the paper's asSlice).
+ * In a program of its own an operator that updates in place (adamw) moves too. It updates the
+ * rank's rows of parameters and moments, which are then gathered. With the argument `sharded` the
+ * moments stay with the rank that updates them (the paper's asSlice).
  *
  * Source: Jangda et al., ASPLOS 2022 (arXiv 2105.05720), section 3.2. */
 #include <stdio.h>
@@ -36,7 +36,7 @@ enum { REGATHER, SHARDED }; /* arguments */
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-/* What is known of a tensor. */
+/* Facts about a tensor. */
 typedef struct known {
     uint32_t own;   /* the rank's rows of it, DH_NONE */
     int32_t group;  /* over which; of `own` */
@@ -183,7 +183,7 @@ static const char *why_not_rows(mover *m, uint32_t id, int32_t group)
     return NULL;
 }
 
-/* What is updated in its place: the rank's rows of what is the same on all. */
+/* Why an update cannot move: it takes the rank's rows of operands that all ranks have alike. */
 static const char *why_not_update(mover *m, uint32_t id, int32_t group)
 {
     if (!m->alone) return "it updates what persists";
@@ -324,7 +324,7 @@ static void rewrite_op(mover *m, const dh_op *op)
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* What enters a block of a job comes as slices. */
+/* The input of a block of a job comes as slices. */
 static void enter_sliced(mover *m, uint32_t *end)
 {
     if (*end == DH_NONE || m->to.failed) return;
@@ -355,7 +355,7 @@ static void note_reads(mover *m)
                 of(m, dh_graph_storage(g, g->ops.at[i].in[k]))->read = true;
 }
 
-/* What a program of its own leaves is whole: ends, and what nothing reads. */
+/* A program of its own leaves whole tensors: its ends, and tensors without a reader. */
 static void finish_alone(mover *m, size_t n)
 {
     const dh_graph *g = m->to.graph;

@@ -1,27 +1,26 @@
 /* Collectives of tensor parallelism as rings of transfers between partial GEMMs.
  *
- * All-gather, then GEMM: the GEMM of the rank's own rows runs while the next shard
- * arrives; a shard is passed on while it is multiplied. Each product goes to its rows of
- * the output. GEMM, then reduce-scatter: the rows of the result that another rank keeps
- * travel to it as a sum; each rank on the way computes its share while the sum arrives,
- * adds it, and passes it on. What waits for what is said by the operands alone, and a
- * transfer stands before the GEMM it may hide behind: the streams of a program overlap
- * the two by themselves.
+ * All-gather, then GEMM: the GEMM of the rank's own rows runs while the next shard arrives; a shard
+ * is passed on while it is multiplied. Each GEMM writes its rows of the output. GEMM, then
+ * reduce-scatter: the rows of the result that another rank keeps travel to it as a sum. Each rank
+ * on the way computes its share while the sum arrives, adds it, and passes the sum on. The operands
+ * alone say which operator waits for which. A transfer stands before the GEMM it may hide behind,
+ * so the streams of a program overlap the two by themselves.
  *
- * A GEMM is cut by rows, never along what it sums over. A weight gradient sums over rows
- * and stays whole; where one reads a gathered tensor, the shards are put together for it.
- * A gather between a GEMM and its reduce-scatter (that of the input of the same layer's
- * weight gradient) goes in front of the ring, so that it does not wait for the ring's GEMMs.
+ * A GEMM is cut by rows, never along the summed dimension. A weight gradient sums over rows and
+ * stays whole; if one reads a gathered tensor, the shards are put together for it. There may be a
+ * gather between a GEMM and its reduce-scatter, for the input of the same layer's weight gradient.
+ * It goes in front of the ring, so it does not wait for the ring's GEMMs.
  *
- * Numbers: no GEMM's sum is cut. A reduced row adds the ranks' shares in the order of the
- * ring, rounded to the graph's type at each rank, not once in the order of the group: for
- * two ranks the same bits if the GEMM's own do not depend on its number of rows, for more
- * the same up to rounding. Applied again it changes nothing.
+ * Numbers: no GEMM's sum is cut. A reduced row adds the ranks' shares in the order of the ring,
+ * rounded to the graph's type at each rank, not once in the order of the group. For two ranks the
+ * bits are the same if the GEMM's own do not depend on its number of rows. For more they are the
+ * same up to rounding. Applied again it changes nothing.
  *
  * Both ways at once, a ring takes half as many steps: ranks up to half of the ring away
  * are reached forwards, the others backwards. Two ranks are neighbours either way.
  *
- * What is left alone, by shape and use only, is reported with its reason.
+ * GEMMs that are left alone, by shape and use only, are reported with the reason.
  *
  * Source: Wang et al. 2023 (ASPLOS, doi:10.1145/3567955.3567959), looped CollectiveEinsum;
  * MegaScale (Jiang et al. 2024, arXiv 2402.15627) section 3.2. */
@@ -33,9 +32,9 @@
 #include "graph/pass.h"
 #include "rewrite.h"
 
-/* TUNING: a GEMM of 128 rows runs at the full rate of one AVX-512 core, of 64 at 0.95, 32 at
- * 0.8, 16 at 0.65, 8 at 0.5 in float32 and bf16 (bench/kernels, "gemm qkv"): what is cut
- * further takes longer than any transfer it hides. */
+/* TUNING: rate of one AVX-512 core by rows of a GEMM, in float32 and bf16 (bench/kernels, "gemm
+ * qkv"): 128 full, 64 0.95, 32 0.8, 16 0.65, 8 0.5. A further cut takes longer than any transfer it
+ * hides. */
 enum { MIN_ROWS = 8 };
 
 /* One collective and its GEMM. */
@@ -54,7 +53,7 @@ static const char *const ways_words[] = {[FORTH] = "forth", [BOTH] = "both", NUL
 
 typedef struct pass {
     rewrite to;
-    rewrite_uses uses;       /* of the graph before */
+    rewrite_uses uses;       /* uses in the graph before */
     int32_t n, me;           /* ranks, and which this is */
     int32_t n_forth, n_back; /* ranks that a chunk reaches either way */
     DH_VEC(ring) rings;
@@ -205,7 +204,7 @@ static void push_gemm(pass *p, const ring *g, uint32_t in, uint32_t out)
     rewrite_push(&p->to, &op);
 }
 
-/* What travels: forth_in to the next rank and, unless absent, back_in to the previous. */
+/* Push a transfer: forth_in to the next rank and, unless absent, back_in to the previous. */
 static void push_exchange(pass *p, const ring *g, uint32_t forth_in, uint32_t forth,
                           uint32_t back_in, uint32_t back)
 {
@@ -271,7 +270,7 @@ static uint32_t share_of(pass *p, ring *g, int32_t rank)
     return out;
 }
 
-/* What goes on to a rank: one's own share, and the sum that came if one did. */
+/* The sum that goes on to a rank: one's own share, and the sum that came if one did. */
 static uint32_t sum_of(pass *p, ring *g, int32_t rank, uint32_t share, uint32_t came)
 {
     if (came == DH_NONE) return share;
@@ -402,8 +401,8 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
     return rewrite_end(ctx, &p.to, DH_OK, "cutting GEMMs into rings");
 }
 
-/* Where the chunks of a tensor lie follows from the tp index, and a check that takes all their
- * places for one (classes.c of program) would take a chunk for the whole tensor. */
+/* The places of a tensor's chunks follow from the tp index. A check that takes all these places for
+ * one (classes.c of program) would take a chunk for the whole tensor. */
 const dh_pass dh_pass_row_ring_gemm = {
     .name = "ring-gemm",
     .doc = "collectives of tensor parallelism as rings of transfers beside parts of their GEMMs "

@@ -1,8 +1,8 @@
 /* Lists of passes as text: "split(parts=2), ring-gemm(both)".
  *
- * An argument is name=value, or a value alone for the parameter in its place; a flag is
- * switched on by its name alone. What is not said has its default, and is not printed. "auto" is
- * what costs choose, where a parameter has choices. */
+ * An argument is name=value, or a value alone for the parameter in its place; a flag is switched on
+ * by its name alone. An omitted argument has its default, and is not printed. With "auto" costs
+ * choose, where a parameter has choices. */
 #include "graph/pass.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static bool is_word(span s, const char *word)
     return strlen(word) == s.n && memcmp(word, s.at, s.n) == 0;
 }
 
-/* What stands before the next comma outside brackets; *at moves behind it, to NULL at the end. */
+/* The text before the next comma outside brackets; *at moves after it, to NULL at the end. */
 static span next_part(const char **at, const char *end)
 {
     const char *begin = *at, *p = begin;

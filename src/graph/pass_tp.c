@@ -8,19 +8,18 @@
  * collective into the other. Where the stream is made in parts (views), a rank has its share of
  * each, and each has collectives of its own.
  *
- * Without sequence parallelism all ranks have all tokens. The sum of a row-parallel linear is
- * an all-reduce, whose gradient is the identity; what enters a column-parallel linear needs
- * no transfer, but each rank has a part of its gradient: such operators name the group, and
- * differentiation sums over it. All that lies between is computed by every rank alike, its
+ * Without sequence parallelism all ranks have all tokens. The sum of a row-parallel linear is an
+ * all-reduce, whose gradient is the identity. The input of a column-parallel linear needs no
+ * transfer, but each rank has a part of its gradient. Such operators name the group, and
+ * differentiation sums over it. All operators in between are computed by every rank alike, their
  * gradients too.
  *
  * Experts are cut into columns like any other FFN, and every rank has all rows that go to them. Or
- * they are spread over the ranks (shard.whole_experts; pass_ep.c): then a rank routes the rows of
- * its own tokens, and what counts over all of them, the sums of the load-balancing loss, is
- * gathered.
+ * they are spread over the ranks (shard.whole_experts; pass_ep.c). A rank then routes the rows of
+ * its own tokens. The sums of the load-balancing loss count over all tokens, so they are gathered.
  *
- * Source: Shoeybi et al. 2019 (arXiv 1909.08053) section 3; Korthikanti et al. 2022
- * (arXiv 2205.05198) section 4.2.2. */
+ * Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3.
+ * Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +35,7 @@ typedef struct pass {
     bool *own;               /* by tensor: it is the rank's rows already */
     DH_VEC(uint32_t) pieces; /* views in which norms wrote what is gathered */
     int64_t vocab0;          /* first id of the rank's shard */
-    size_t n_tensors;        /* of the graph before the rewrite */
+    size_t n_tensors;        /* tensors of the graph before the rewrite */
 } pass;
 
 static bool splits(dh_axis axis)
@@ -257,11 +256,11 @@ static void sum_gradient(pass *p, dh_op *op)
 
 /* ---- operators ------------------------------------------------------------------------------ */
 
-/* Adapters of a linear whose columns are split: A, which all ranks have, gives all ranks the same,
- * B each rank its columns. Of one whose rows are split each rank's A gives a part of a sum, B,
- * which all have, makes that a part of what the linear's sum is over. So nothing more is sent
- * forward; in the backward each rank has a part of the gradient of what A gave, which is summed by
- * itself where no collective follows A's input anyway (it has the rank's columns, few). */
+/* Adapters of a linear whose columns are split: all ranks have A and its whole result, and each
+ * rank's B gives its columns. If rows are split, each rank's A gives a part of a sum. All have B,
+ * which makes that a part of the linear's own sum. So nothing more is sent forward. In the backward
+ * each rank has a part of the gradient of A's output. It is summed by itself if no collective
+ * follows A's input anyway (it has the rank's columns, few). */
 static void rewrite_adapter(pass *p, dh_op *op)
 {
     const dh_tensor *w = tensor(p, op->in[1]);
@@ -403,20 +402,20 @@ static void sum_heads(pass *p, dh_op *op)
     push_collective(p, DH_OP_ALL_REDUCE, op->out[0], sums);
 }
 
-/* What goes back into the sums is of its own heads, too. */
+/* Gradients of the sums too come only from the rank's own heads. */
 static void rewrite_qk_norm(pass *p, dh_op *op)
 {
     op->group = DH_GROUP_TP;
     keep(p, op);
 }
 
-/* Of the rank's rows, or of all tokens'. */
+/* Split the rank's rows, or all tokens'. */
 static void rewrite_split(pass *p, dh_op *op)
 {
     (p->own[op->in[0]] ? keep_own : keep)(p, op);
 }
 
-/* Of the rank's heads, whose keys have rotated channels of all tokens in common. */
+/* Pack the rank's heads, whose keys have rotated channels of all tokens in common. */
 static void rewrite_latent_pack(pass *p, dh_op *op)
 {
     op->in[2] = gather(p, op->in[2]);
@@ -488,7 +487,7 @@ static void rewrite_loss_grad(pass *p, dh_op *op)
     keep(p, op);
 }
 
-/* What is kept works on the axes that are split, or on what all ranks have. */
+/* Kept operators work on the axes that are split, or on tensors that all ranks have. */
 static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LINEAR] = rewrite_linear,
     [DH_OP_EMBED] = rewrite_embed,

@@ -1,12 +1,12 @@
 /* GEMM and reduce-scatter where hardware tracks the GEMM's output and triggers the transfers.
  *
- * The GEMM stays one operator, complete in as many parts as there are ranks: the rows of the rank
- * behind this one first, its own last, so that the GEMMs of different ranks are staggered. The
- * reduce-scatter becomes a ring of n - 1 steps towards the ranks before (scatter_step): in step k
- * the rows of the k-th rank behind leave, added to what came of them in step k - 1. A step begins
- * when the tracker has seen both, the GEMM's writes and those that came; memory adds them as they
- * are written, so neither the steps nor the last addition, to the rank's own rows (near_sum), take
- * anything of the units that compute. In the first step the GEMM's stores themselves are remote.
+ * The GEMM stays one operator, complete in as many parts as there are ranks. The rows of the rank
+ * after this one come first, its own last, so the GEMMs of different ranks are staggered. The
+ * reduce-scatter becomes a ring of n - 1 steps towards the ranks before (scatter_step). In step k
+ * the rows of the k-th rank after this one leave, added to their sum from step k - 1. A step begins
+ * when the tracker has seen both, the GEMM's writes and the arrived ones. Memory adds data as they
+ * are written. So neither the steps nor the last addition, to the rank's own rows (near_sum), use
+ * compute units. In the first step the GEMM's stores themselves are remote.
  *
  * There is no such device here: what comes of it can be simulated (keys `trigger` of a cluster
  * file), and is refused where it would have to run.
@@ -24,7 +24,7 @@
 
 typedef struct pass {
     rewrite to;
-    rewrite_uses uses; /* of the graph before */
+    rewrite_uses uses; /* uses in the graph before */
     rewrite_late late; /* last additions that nobody has read so far */
     int32_t n, me;     /* ranks, and which this is */
     bool *is_cut;      /* by operator: a reduce-scatter that becomes steps */

@@ -13,24 +13,24 @@
  *                                other way round
  *
  * A wide order sends B (N-1)/N of a gather or reduce-scatter to other nodes, k times as much, in
- * fewer calls: for where links between nodes are the faster ones. What crosses goes in N - 1
- * messages in place of n - k; an all-to-all gains only by that. The order is chosen by costs
+ * fewer calls. It is for clusters whose links between nodes are the faster ones. N - 1 messages
+ * cross nodes in place of n - k; an all-to-all gains only by that. The order is chosen by costs
  * (`auto`), and may be to leave groups whole.
  *
- * Rows whose number is data (dropless experts) go to the rank at their sender's place of the node
- * that they are for, and from there to their expert's; their results go back the same way. The rank
- * between has them by the node they come from, then by expert, in runs whose lengths come to it as
- * they do to the expert's rank: what it holds is a block for each node, of which each has a share
- * for every rank of its own node. Its room is that of an expert's rank, or all that can come if
- * that is less: what more comes is the same error.
+ * Rows whose number is data (dropless experts) go first to another node, to the rank there at their
+ * sender's place, and from there to their expert's. Their results go back the same way. The rank
+ * between holds them by source node, then by expert, in runs whose lengths come to it as they do to
+ * the expert's rank. It has a block for each node, with a share for every rank of its own node. Its
+ * room is that of an expert's rank, or all rows that can come if these are fewer. More rows are the
+ * same error.
  *
  * No rows are moved within a rank. Members of a group are in rank order, so those of node a have
- * the rows of block a, and a local stage of each block by itself finds and leaves everything at its
- * place; in one call over all blocks what a place has of each would lie apart.
+ * the rows of block a. A local stage of each block by itself finds and leaves everything at its
+ * place. In one call over all blocks, a place's rows of the blocks would lie apart.
  *
  * Chunks. With `parts` above 1 calls are used as they come. An all-reduce goes through its stages
- * in so many chunks of rows, a reduce-scatter block by block, each when the GEMM before it has made
- * its rows (dh_op.parts); the GEMM behind a gather becomes one of each block's rows. Local and
+ * in so many chunks of rows, a reduce-scatter block by block. Each goes when the GEMM before it has
+ * made its rows (dh_op.parts). The GEMM after a gather becomes one of each block's rows. Local and
  * cross stages then run beside each other as well, each on the stream of its links.
  *
  * Numbers. Gathers and exchanges change no bit. Sums are added by node first, then over nodes,
@@ -71,7 +71,7 @@ typedef struct place {
 
 typedef struct pass {
     rewrite to;
-    rewrite_uses uses; /* of the graph before */
+    rewrite_uses uses; /* uses in the graph before */
     const dh_mesh *mesh;
     bool wide;
     int64_t parts;
@@ -193,7 +193,7 @@ static void all_to_all(pass *p, const place *at)
 
 /* ---- rows whose number is data -------------------------------------------------------------- */
 
-/* Those of a rank between: of even shares no more than those of one rank of every node. */
+/* Room of a rank between: with even shares no more than the rows of one rank of every node. */
 static int64_t room_halfway(const dh_group_stages *stages, int64_t room, int64_t share)
 {
     return share > 0 ? DH_MIN(room, stages->n_nodes * share) : room;
@@ -323,7 +323,7 @@ static void mark_chunks(pass *p, uint32_t id, place *at)
             (int32_t)(at->op.type == DH_OP_ALL_REDUCE ? p->parts : at->stages.n_nodes);
 }
 
-/* What is made halfway, so that operators behind find it. */
+/* The tensor on the rank between, so that later operators find it. */
 static void add_halfway(pass *p, const dh_op *op, const dh_group_stages *stages)
 {
     const uint32_t out = op->out[0];

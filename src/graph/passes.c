@@ -169,9 +169,9 @@ bool dh_graph_stages_by_costs(const dh_graph_spec *spec)
     return by_costs;
 }
 
-/* Copies of experts and of the model all do the same, but for what the distributed optimizer does:
- * the first of them counts vectors in the gradient norm, so that who is in a stage with it is told
- * from who is not. */
+/* Copies of experts and of the model all do the same, except for the distributed optimizer. There
+ * the first copy counts vectors in the gradient norm. Ranks in a stage with it then differ from the
+ * others. */
 static unsigned axes_of_stages(const dh_graph_spec *spec)
 {
     const int64_t sizes[] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep, spec->mesh.edp};

@@ -1,4 +1,4 @@
-/* What every pass does to a graph. See rewrite.h. */
+/* Steps that every pass makes on a graph. See rewrite.h. */
 #include "rewrite.h"
 
 #include <stdarg.h>

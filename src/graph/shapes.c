@@ -10,7 +10,7 @@
  *          [N 3]    a number
  *          [~]      any axes, the same wherever it stands; [g~] with as many times the rows
  *
- * What a letter cannot say is a function of the row's. */
+ * Other conditions are a function of the row's. */
 #include "graph/shapes.h"
 
 #include <ctype.h>
@@ -81,7 +81,7 @@ static dh_status check_heads(dh_ctx *ctx, const dh_graph *g, uint32_t op)
                   "and rows are of the graph's type");
 }
 
-/* What an early step overwrites, of all elements. */
+/* Check that the overwritten values of an early step are of all elements. */
 static dh_status check_kept(dh_ctx *ctx, const dh_graph *g, uint32_t op)
 {
     const dh_op *o = &g->ops.at[op];

@@ -1,7 +1,7 @@
 /* Shapes and types of an operator's operands, for graphs that nobody but their author has seen.
  *
- * Graphs that the program makes have the shapes that their builders gave them; a graph that was
- * written by hand is held against one row an operator type before a kernel sees it. */
+ * Graphs that the program makes have the shapes of their builders. A graph that was written by hand
+ * is held against one row an operator type before a kernel sees it. */
 #ifndef DH_GRAPH_SHAPES_H
 #define DH_GRAPH_SHAPES_H
 
@@ -11,12 +11,12 @@
 extern "C" {
 #endif
 
-/* Whether such an operator can stand in a program of its own: its row is known, and what it needs
- * beside its operands is in the graph. */
+/* Whether such an operator can stand in a program of its own: its row is known, and the graph has
+ * everything it needs in addition to its operands. */
 bool dh_op_stands_alone(dh_op_type type);
 
-/* Whether the operands of an operator of a checked graph (dh_graph_check) fit each other, the
- * graph's dims and its group of n_members ranks (1: it has none).
+/* Whether the operands of an operator fit each other, the graph's dims and its group of n_members
+ * ranks (1: it has none). The graph has passed dh_graph_check.
  * errors    DH_EUNSUPPORTED it cannot stand alone; DH_EINVAL names the operand, what it is and what
  *           would be right */
 dh_status dh_op_check_shapes(dh_ctx *ctx, const dh_graph *graph, uint32_t op, int64_t n_members);

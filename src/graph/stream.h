@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* What a communication is for. What has no stream of its own goes with the layers'. */
+/* Purpose of a communication. A purpose without a stream of its own uses the layers' stream. */
 typedef enum dh_traffic {
     DH_TRAFFIC_LAYERS, /* tensor, context and expert parallelism */
     DH_TRAFFIC_DATA,   /* data parallelism: gradients, parameters, the gradient norm */
@@ -42,8 +42,8 @@ typedef enum dh_stream {
 const char *dh_stream_name(dh_stream stream); /* "?": no stream */
 dh_engine dh_stream_engine(dh_stream stream);
 dh_traffic dh_stream_traffic(dh_stream stream);
-/* The stream of an operator on this rank, by what it occupies, its group and what that is for.
- * All operators of a group run on one stream, the same on all of its members. */
+/* The stream of an operator on this rank, by its resource, its group and the group's purpose. All
+ * operators of a group run on one stream, the same on all of its members. */
 dh_stream dh_stream_of(const dh_op *op, const dh_mesh *mesh, int64_t rank);
 /* That of a group's operators. */
 dh_stream dh_stream_of_group(dh_group_kind group, const dh_mesh *mesh, int64_t rank);

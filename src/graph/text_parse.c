@@ -553,7 +553,7 @@ static int64_t rows_of(int64_t a, int64_t b)
     return b > 0 && a > MAX_ROWS / b ? MAX_ROWS : a * b;
 }
 
-/* What the text says of the whole graph, as attributes of the operators that need it. */
+/* The text's statements about the whole graph become attributes of the operators that need them. */
 static void place_former_dims(reader *r)
 {
     const dh_dims *d = &r->graph->dims;
@@ -595,7 +595,7 @@ static dh_status read_text(reader *r)
     return check_late_refs(r);
 }
 
-/* What dh_graph_check finds, with the line it is about. */
+/* Run dh_graph_check, and add the line to its message. */
 static dh_status check_graph(reader *r)
 {
     dh_graph_fault fault;

@@ -1,4 +1,4 @@
-/* Graph text, writing: header, dims, tensors, ends, operators, a line each.
+/* Graph text, writing: header, dims, tensors, ends and operators, a line each.
  *
  * A tensor is referred to as %id:name. The id counts; the name is for the reader,
  * and the parser checks it against the id. Any graph prints, also one that fails
