@@ -73,8 +73,7 @@ dh_status dh_adapter_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS
 /* ---- reading the configuration ----------------------------------------------------------------
  */
 
-/* What an adapter may say without being another kind of adapter than ours: nothing, false, an
- * empty list or object. */
+/* Values that leave an adapter one of our kind: absent, null, false, an empty list or object. */
 static bool says_nothing(const json_t *value)
 {
     if (!value || json_is_null(value) || json_is_false(value)) return true;

@@ -56,7 +56,7 @@ typedef struct dh_ckpt_state {
     char job_fingerprint[DH_CKPT_HASH_TEXT]; /* hash of settings that must not change on resuming */
     char tokenizer_fingerprint[DH_CKPT_HASH_TEXT];
     char version[32];                               /* version of the program that wrote it */
-    dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* those that must not change, by name */
+    dh_ckpt_setting settings[DH_CKPT_MAX_SETTINGS]; /* settings that must not change, by name */
     size_t n_settings;                              /* 0: of a version without them */
     int64_t n_ranks, n_threads; /* of each rank, which its bits depend on; 0: not known */
     int64_t decay_steps;        /* where the learning rate's curve was to end; 0: not known */

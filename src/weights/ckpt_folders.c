@@ -157,7 +157,7 @@ dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash
     return st;
 }
 
-/* What a reader holds stays until the next checkpoint. */
+/* A folder that a reader holds stays until the next checkpoint. */
 static void remove_step(const char *parent, const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

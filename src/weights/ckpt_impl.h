@@ -1,4 +1,4 @@
-/* What writing and reading checkpoints share: the manifest and the folders. */
+/* Shared by writing and reading checkpoints: the manifest and the folders. */
 #ifndef DHELIX_CKPT_IMPL_H
 #define DHELIX_CKPT_IMPL_H
 

@@ -1,5 +1,5 @@
-/* The manifest says what a checkpoint consists of; it proves the files, and its
- * own checksum (over its content in canonical JSON) proves it. */
+/* The manifest lists a checkpoint's files and proves them. Its own checksum, over its content in
+ * canonical JSON, proves the manifest. */
 #include "ckpt_impl.h"
 
 #include "base/json_text.h"
@@ -178,7 +178,7 @@ static dh_status read_content(dh_ctx *ctx, json_t *root, ckpt_manifest *m)
     if (json_unpack(content, "{s:s, s:i}", "format", &format, "version", &version) != 0 ||
         strcmp(format, format_name) != 0)
         return dh_fail(ctx, DH_EFORMAT, "it is not a manifest of %s", format_name);
-    if (version > FORMAT_VERSION) /* what else it holds is not known here */
+    if (version > FORMAT_VERSION) /* its other content is not known here */
         return dh_fail(ctx, DH_EUNSUPPORTED, "its version is %d; this program reads %d", version,
                        FORMAT_VERSION);
     if (version != FORMAT_VERSION ||
@@ -191,8 +191,8 @@ static dh_status read_content(dh_ctx *ctx, json_t *root, ckpt_manifest *m)
     return DH_OK;
 }
 
-/* What a checkpoint must hold is damage where it is absent or no file; that it cannot be
- * looked at is not. */
+/* A required file that is absent, or no file, is damage. If it cannot be looked at, that is
+ * no damage. */
 static dh_status look(dh_ctx *ctx, const char *path, struct stat *info)
 {
     if (stat(path, info) != 0) {
@@ -284,8 +284,8 @@ dh_status ckpt_manifest_verify(dh_ctx *ctx, const char *folder, const ckpt_manif
 
 /* ---- settings ------------------------------------------------------------------------------- */
 
-/* What is kept of a long value as it is. Versions before kept nothing else: a value of just this
- * length is one of theirs, whole or cut. */
+/* Kept bytes of a long value. Earlier versions kept nothing else: a value of just this length is
+ * one of theirs, whole or cut. */
 enum { CUT_BYTES = 79 };
 
 /* The start of a text, which ends with a whole character of UTF-8. */

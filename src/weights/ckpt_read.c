@@ -1,9 +1,9 @@
 /* Opening a checkpoint: nothing is handed out before the manifest and the files it
  * lists are proved.
  *
- * A run removes old checkpoints while others read them. A reader holds a shared lock on the
- * folder it reads, and ckpt_prune leaves such a folder alone; one that was gone before the
- * lock was there is looked for again, since a newer one has taken its place. */
+ * A run removes old checkpoints while others read them. A reader holds a shared lock on the folder
+ * it reads, and ckpt_prune leaves such a folder alone. If a folder was gone before the lock was
+ * there, the reader looks again, since a newer one has taken its place. */
 #include "ckpt_impl.h"
 
 #include <errno.h>
@@ -139,8 +139,8 @@ static dh_status open_step(dh_ctx *ctx, const char *parent, int64_t step, bool c
     return st;
 }
 
-/* From the newest on, damage is passed over. What may be whole, and only cannot be read now
- * or here, is not: an older one in its place would undo the steps between. */
+/* From the newest on, damage is passed over. One that may be whole, and only cannot be read now or
+ * here, is not: an older one in its place would undo the steps between. */
 static dh_status open_newest(dh_ctx *ctx, const char *parent, const int64_t *steps, size_t n,
                              bool checksums, dh_ckpt **out)
 {

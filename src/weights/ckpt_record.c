@@ -1,7 +1,7 @@
-/* RUN/saved.json, and what else of a run folder speaks of checkpoints.
+/* RUN/saved.json, and other files of a run folder that tell of checkpoints.
  *
  * A folder of checkpoints that is empty or gone says nothing: its volume may not be mounted, it may
- * have been renamed. What lies beside it says whether the run ever had one. */
+ * have been renamed. The files beside it say whether the run ever had one. */
 #include "ckpt_impl.h"
 
 #include "base/json_text.h"
@@ -67,7 +67,7 @@ dh_status ckpt_record_read(dh_ctx *ctx, const char *parent, bool *there, int64_t
 
 /* ---- what speaks of checkpoints -------------------------------------------------------------- */
 
-/* What a run that ended says of its last one: so do those of versions without the record. */
+/* Whether an ended run's summary names its last checkpoint, as before there was the record. */
 static dh_status summary_names_one(dh_ctx *ctx, const char *parent, bool *names)
 {
     json_t *root;

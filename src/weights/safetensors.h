@@ -1,10 +1,10 @@
 /* The safetensors file format: named tensors behind a JSON header.
  *
- * Layout (huggingface/safetensors, README "Format"): 8 bytes little-endian header
- * length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets": [begin,
- * end]}, ..., "__metadata__": {text: text}}, then the data; offsets count from
- * the end of the header, row-major, little-endian. The data has no holes and no
- * overlaps. A file is validated wholly before any of it is used. */
+ * Layout (huggingface/safetensors, README "Format"): 8 bytes little-endian header length N, N bytes
+ * of JSON, then the data. The JSON is {"name": {"dtype", "shape", "data_offsets": [begin, end]},
+ * ..., "__metadata__": {text: text}}. Offsets count from the end of the header. Data are row-major,
+ * little-endian, without holes and overlaps. A file is validated wholly before any of it is
+ * used. */
 #ifndef DH_WEIGHTS_SAFETENSORS_H
 #define DH_WEIGHTS_SAFETENSORS_H
 
@@ -99,11 +99,11 @@ void dh_st_writer_destroy(dh_st_writer *w);
 dh_status dh_st_writer_metadata(dh_ctx *ctx, dh_st_writer *w, const char *key, const char *value);
 dh_status dh_st_writer_declare(dh_ctx *ctx, dh_st_writer *w, const char *name, dh_st_dtype dtype,
                                int ndim, const int64_t *shape);
-/* Lay the file out (wider types first, so that all are aligned; else in order of
- * declaration; the data starts at a multiple of 64), then create it at its full
- * size, or join it. The header depends on the declarations alone: ranks that
- * declare the same may put parts of one file, once the creator's start has
- * returned (the caller's barrier). A joiner's header must match the file's.
+/* Lay the file out, then create it at its full size, or join it. Wider types come first, so that
+ * all are aligned; else the order is that of declaration. The data starts at a multiple of 64. The
+ * header depends on the declarations alone: ranks that declare the same may put parts of one file.
+ * They may do so once the creator's start has returned (the caller's barrier). A joiner's header
+ * must match the file's.
  * errors    DH_EINVAL a name twice, or headers differ; DH_EIO, disk full included */
 dh_status dh_st_writer_start(dh_ctx *ctx, dh_st_writer *w, const char *path, dh_st_mode mode);
 /* After start, the put functions may be called from several threads at once

@@ -1,6 +1,6 @@
-/* Writing safetensors. The layout follows from the declarations alone, so the
- * file exists at its full size before the data comes, and any number of ranks
- * can put their parts at their offsets without talking to each other. */
+/* Writing safetensors. The layout follows from the declarations alone. So the file exists at its
+ * full size before the data comes. Any number of ranks can put their parts at their offsets without
+ * talking to each other. */
 #include "base/json_text.h"
 #include "weights/safetensors.h"
 

@@ -1,11 +1,11 @@
 /* Model weights under their Hugging Face names, whatever file they come from.
  *
- *   folder   model.safetensors, model.safetensors.index.json with its shards, or
- *            one lone *.safetensors or *.bin file
+ *   folder   The file model.safetensors, or model.safetensors.index.json with its shards,
+ *            or one lone *.safetensors or *.bin file.
  *   *.safetensors
- *   *.bin    llama2.c's legacy checkpoint (run.c, 7 int32 and float32 tensors) or
- *            llm.c's GPT-2 checkpoint (train_gpt2.c, magic 20240326, versions 3 = float32
- *            and 5 = bfloat16, padded vocabulary)
+ *   *.bin    A legacy checkpoint of llama2.c (run.c): 7 int32, then float32 tensors.
+ *            Or a GPT-2 checkpoint of llm.c (train_gpt2.c): magic 20240326, version 3
+ *            = float32 or 5 = bfloat16, padded vocabulary.
  *
  * The .bin files appear as Hugging Face would store them. llama2.c's query and key rows
  * are in half-split rotary order. llm.c's linears are Conv1D [in, out], and its vocabulary has
@@ -106,8 +106,8 @@ dh_status dh_adapter_open(dh_ctx *ctx, const char *path, const dh_model *model, 
 /* Its text, which PEFT reads; caller frees. base: as it is to stand there */
 dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char *base,
                                   char **text);
-/* Merges the adapter into a tensor's rows, where it has one for it: adds scale B A to rows
- * [row0, row0 + n_rows) of tensor `name` in dst [n_rows, columns].
+/* Merges the adapter into a tensor's rows, if it has one for it. Adds scale B A to rows [row0, row0
+ * + n_rows) of tensor `name` in dst [n_rows, columns].
  * in        model: the weights' model, with its lora */
 dh_status dh_adapter_merge(dh_ctx *ctx, const dh_weights *w, const dh_model *model,
                            const char *name, int64_t row0, int64_t n_rows, int64_t n_cols,

@@ -1,10 +1,10 @@
 /* Checkpoints of llama2.c and llm.c: a header of int32 and then bare tensors in a
  * fixed order. One table per format lists that order under Hugging Face names.
  *
- * llama2.c legacy (run.c, memory_map_weights): dim, hidden, layers, heads, kv heads,
- *   vocab (negative: the head is a tensor of its own), sequence; float32.
- * llm.c GPT-2 (train_gpt2.c, gpt2_build_from_checkpoint): 256 int32: magic, version,
- *   maxT, V, L, heads, C, padded V; float32 (version 3) or bfloat16 (version 5). */
+ * llama2.c legacy (run.c, memory_map_weights): seven sizes, then float32. Sizes are dim, hidden,
+ *   layers, heads, kv heads, vocab (negative: the head is a tensor of its own) and sequence.
+ * llm.c GPT-2 (train_gpt2.c, gpt2_build_from_checkpoint): 256 int32, then float32 (version 3) or
+ *   bfloat16 (version 5). The int32 are magic, version, maxT, V, L, heads, C and padded V. */
 #include "weights_impl.h"
 
 #include <stdio.h>
@@ -80,7 +80,7 @@ static const section llmc_sections[] = {
     {"ln_f.bias", WIDTH, NONE, false, LAYOUT_PLAIN, ALWAYS},
 };
 
-/* What the walk over the sections needs; the model's sizes are validated. */
+/* Plan of the walk over the sections; the model's sizes are validated. */
 typedef struct plan {
     const section *sections;
     size_t n_sections;

@@ -83,7 +83,7 @@ static char *shard_name(const export *x, size_t shard)
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* What a trained model has: numbers, which the type that is written holds. */
+/* A trained model has finite numbers, which the written type can hold. */
 static dh_status check_values(dh_ctx *ctx, const export *x, const char *name, const float *values,
                               int64_t n)
 {
