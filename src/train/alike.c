@@ -133,7 +133,7 @@ static void tell(int64_t r, const line *mine, int64_t ref, const line *theirs, i
     if (theirs) print_value(theirs, out);
 }
 
-/* What rank r has otherwise than `ref`. */
+/* Tell the lines that differ between rank r and `ref`. */
 static void tell_rank(const texts *t, int64_t ref, int64_t r, int *n_told, dh_str *out)
 {
     const char *at = t->of[r], *end = at + t->lengths[r];

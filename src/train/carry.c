@@ -1,14 +1,14 @@
 /* State that is carried on in memory when a run loses ranks. See carry.h.
  *
- * A step changes masters and moments in place, so a rank that fails within one may have them of
- * the step before, of the step, or some of either; the executor tells which. A failure is seen by
- * all at their next communication: of ranks that wait for the same sums nobody has begun to update,
- * or the lost one was the last to be needed, and all are through. But the norm of all gradients may
- * have reached some of them only. Hence: the latest step for which those who have it lack nothing.
+ * A step changes masters and moments in place. A rank that fails within one may therefore have them
+ * of the step before, of the step, or some of either; the executor tells which. All see a failure
+ * at their next communication. Of ranks that wait for the same sums, either nobody has begun to
+ * update, or the lost one was needed last, and all are through. But the norm of all gradients may
+ * have reached only some. The run therefore takes the latest step whose holders lack nothing.
  *
  * A lost rank may take the loss of its samples along, after the others have updated by its
- * gradients. Where an earlier step is held by others as well, that is taken; else the step counts
- * without a line in the metrics, unless its loss is to be judged (spike.action). */
+ * gradients. If others hold an earlier step as well, that is taken. Else the step counts without a
+ * line in the metrics, unless its loss is to be judged (spike.action). */
 #include "train/carry.h"
 
 #include <math.h>

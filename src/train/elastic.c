@@ -1,6 +1,6 @@
-/* Which mesh is left when ranks are lost. A data-parallel rank is one of several alike, and the
- * others can do its work; a rank of tensor, context or pipeline parallelism has what no other has,
- * so that those left need another mesh, and the state from a checkpoint, which is of none.
+/* The mesh that remains when ranks are lost. A data-parallel rank is one of several alike, and the
+ * others can do its work. A rank of tensor, context or pipeline parallelism has unique data. The
+ * remaining ranks then need another mesh, and the state from a checkpoint, which is of no mesh.
  *
  * Which meshes a job can have is not known here: each is tried as any job is. */
 #include "train/elastic.h"
@@ -31,7 +31,7 @@ typedef struct shrinking {
 
 static dh_status resolve(dh_ctx *ctx, const shrinking *s, const dh_job *job, dh_resolved **resolved)
 {
-    static char profile[] = "auto"; /* what is not measured yet is estimated for now */
+    static char profile[] = "auto"; /* unmeasured operators are estimated for now */
     const dh_resolve_options how = {.tokenizer = s->options->tokenizer, .quiet = true};
     dh_job known = *job;
     if (strcmp(job->profile, "measure") == 0) known.profile = profile;

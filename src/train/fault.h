@@ -28,7 +28,7 @@ typedef struct dh_fault {
 /* Parses "kill:RANK:AT", "hang:RANK:AT", "leave:RANK:AT", "delay:RANK:AT:MS" or "drop:RANK:CALL".
  * AT is the number of a call, or with an i before it of an instruction: "kill:1:i250". NULL or ""
  * is no fault. A list with commas has one fault for each start of a run that continues without its
- * lost ranks; the one of start n_before, from 0, is taken.
+ * lost ranks. The fault of start n_before, from 0, is taken.
  * errors    DH_EINVAL names the wrong part */
 dh_status dh_fault_parse(dh_ctx *ctx, const char *text, int n_before, dh_fault *fault);
 /* A dh_comm_hook and a dh_instr_hook; user is a dh_fault that outlives the world. The

@@ -5,7 +5,7 @@
 #include "train/tensors.h"
 #include "train/trained.h"
 
-/* What quantised files hold beside a weight, without which it means something else. */
+/* Other tensors that quantised files hold with a weight; without them it means something else. */
 static bool is_of_quantised(const char *name)
 {
     static const char *const parts[] = {"weight_scale",  "weight_scale_inv", "weight_zero_point",

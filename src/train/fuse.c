@@ -12,7 +12,7 @@
 #include "train/recipe.h"
 #include "train/simulation.h"
 
-/* What `auto` is chosen among, the plain optimizer first. */
+/* The choices of `auto`, the plain optimizer first. */
 static const dh_fuse choices[DH_N_FUSIONS] = {DH_FUSE_OFF, DH_FUSE_1, DH_FUSE_2, DH_FUSE_4,
                                               DH_FUSE_8};
 
@@ -39,7 +39,7 @@ static dh_status try_one(dh_ctx *ctx, dh_resolved *r, dh_fusion *tried)
     return DH_OK;
 }
 
-/* Of what fits, the shorter; where nothing does, the plain optimizer. */
+/* The shorter of the fusions that fit; if none fits, the plain optimizer. */
 static bool is_better(const dh_fusion *a, const dh_fusion *b)
 {
     if (!a->fits) return false;

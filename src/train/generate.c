@@ -17,7 +17,7 @@ static bool has_bos_of_its_own(const dh_tokenizer *tok)
     return bos >= 0 && bos != dh_tokenizer_eos(tok);
 }
 
-/* What an empty prompt starts with. */
+/* Push the token with which an empty prompt starts. */
 static dh_status push_start(dh_ctx *ctx, const dh_tokenizer *tok, dh_ids *ids)
 {
     int32_t id = dh_tokenizer_bos(tok) >= 0 ? dh_tokenizer_bos(tok) : dh_tokenizer_eos(tok);
@@ -111,8 +111,8 @@ typedef struct text {
     const dh_trained *trained;
     const dh_generate_spec *spec;
     dh_ids *ids;    /* prompt and new tokens */
-    int64_t origin; /* of the context: ids->at[origin] is at position 0 */
-    int32_t end;    /* the token that ends an answer; -1: none but BOS and EOS */
+    int64_t origin; /* begin of the context: ids->at[origin] is at position 0 */
+    int32_t end;    /* the token that ends an answer; -1: only BOS and EOS */
     int64_t n_read; /* tokens of ids the session has seen */
     const float *logits;
 } text;

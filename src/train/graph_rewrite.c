@@ -1,7 +1,7 @@
 /* Rewrites of programs that were written by hand. See graph_rewrite.h.
  *
- * A sequence is legal where every pass does what it does, what is left is still made, and no input
- * is given by rank that a pass takes for the same on all. */
+ * A sequence is legal if every pass applies, all kept outputs are still made, and no input is given
+ * by rank that a pass takes for the same on all. */
 #include "train/graph_rewrite.h"
 
 #include <stdio.h>
@@ -51,7 +51,7 @@ static bool is_made(const dh_graph *g, uint32_t id)
     return false;
 }
 
-/* What is left must still be made: a pass may leave passing values out. */
+/* Kept outputs must still be made: a pass may leave passing values out. */
 static dh_status check_left(dh_ctx *ctx, const dh_graph_run *run, const dh_graph *g)
 {
     for (size_t i = 0; i < run->ios.n; i++) {

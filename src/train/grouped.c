@@ -32,7 +32,7 @@ typedef struct watching {
     dh_status status;
 } watching;
 
-/* Of a program beside others nothing but what was waited for is in the step's time. */
+/* For a program beside others, only the wait for it is in the step's time. */
 static void keep_beside(dh_timeline *t, int64_t waited_ns)
 {
     const int64_t exposed = DH_MIN(t->alone_ns, waited_ns);

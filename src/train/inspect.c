@@ -1,4 +1,4 @@
-/* What a run folder holds: every checkpoint proved, and which one a run would go on from. */
+/* Contents of a run folder: every checkpoint proved, and the one from which a run would go on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +82,7 @@ static void count_files(const dh_ckpt *ckpt, dh_run_finding *f)
     for (size_t i = 0; i < f->n_files; i++) f->n_bytes += dh_ckpt_file_at(ckpt, i)->n_bytes;
 }
 
-/* *opened: a run would take it; what it then finds wrong in it ends that run. */
+/* *opened: a run would take it, and would end if it found something wrong in it. */
 static dh_status inspect_step(const char *run_dir, int64_t step, dh_run_finding *f, bool *opened)
 {
     dh_ckpt *ckpt;

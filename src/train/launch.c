@@ -120,8 +120,8 @@ static dh_status collect_facts(dh_ctx *ctx, dh_launch *l)
     return st;
 }
 
-/* Groups beside the program's: their stream numbers are their own, so that nothing
- * they carry can meet what the program sends. */
+/* Groups beside the program's. Their stream numbers are their own, so nothing they carry can meet
+ * the program's messages. */
 static dh_status join(dh_ctx *ctx, dh_launch *l, int rank, dh_ranks *r)
 {
     *r = (dh_ranks){.rank = rank, .n = l->job->ranks};

@@ -19,12 +19,12 @@ struct dh_launch {
     dh_mesh mesh;
     bool quiet;
     int n_before; /* starts of the same run, each with ranks that were lost */
-    /* What every rank does, on a thread of its own where a process has several. Its failure
+    /* The work of every rank, on a thread of its own where a process has several. Its failure
      * ends all ranks; the first that is not the echo of another's is reported. */
     dh_status (*work)(dh_ctx *ctx, dh_launch *launch, const dh_place *place);
     void *user;
-    /* What else than program, machine and job all ranks must have alike: lines "name: value",
-     * appended before the start. */
+    /* Facts, apart from program, machine and job, that all ranks must have alike: lines
+     * "name: value", appended before the start. */
     dh_str facts;
 
     /* Processors of a device that calls of each stream take; 0: as many as fill its link. Set,
@@ -32,7 +32,7 @@ struct dh_launch {
     int link_sms[DH_N_STREAM];
 
     dh_comm_world *world; /* NULL: one rank */
-    dh_turns turns;       /* of its ranks here, as many at a time as there are processors */
+    dh_turns turns;       /* turns of its ranks here, as many at a time as processors */
     dh_fault fault;       /* of tests, from DHELIX_FAULT */
     pthread_mutex_t lock;
     dh_ctx failure;

@@ -1,8 +1,8 @@
 /* Processors that communicators hold, chosen by whole simulated steps.
  *
- * What a stream's calls lose with fewer processors may be hidden behind what computes, and what
- * products gain by them is gained all step long: so neither side's times alone tell. Streams are
- * taken in turn, the others as they are by then, and once more where there are several. */
+ * The time that a stream's calls lose with fewer processors may be hidden behind computation. The
+ * gain of GEMMs from them lasts all step long. So neither side's times alone tell. Streams are
+ * taken in turn, with the others as they are by then, and once more if there are several. */
 #include "train/link_sms.h"
 
 #include <string.h>

@@ -28,9 +28,9 @@ typedef struct dh_link_choice {
     size_t n_tried;
 } dh_link_choice;
 
-/* The job's own number, or of each stream that with which a simulated step is shortest: streams in
- * turn, each from the number that fills its link downwards, once more where there are several. On a
- * cluster processors and links are its, else those of the job's device, by a profile of it.
+/* The job's own number, or for each stream the one with which a simulated step is shortest. Streams
+ * are taken in turn, each from the number that fills its link downwards, once more if several.
+ * Processors and links are the cluster's, or those of the job's device, by a profile of it.
  * errors    those of simulations; DH_ENOMEM */
 dh_status dh_resolved_link_sms(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *choice);
 

@@ -1,14 +1,14 @@
-/* What experts get: recorded by a run, read for predictions.
+/* Load of experts: recorded by a run, read for predictions.
  *
- * Of every micro-batch that meets in a layer's exchange (those of the ranks that share its experts)
- * the choices of each expert are counted. RUN/experts.json then has
+ * The choices of each expert are counted in every micro-batch that meets in a layer's exchange
+ * (those of the ranks that share its experts). RUN/experts.json then has
  *   {"experts": E, "top_k": K, "steps": N,
- *    "load": {"1": 1, "2": 1.3, ...},  by ranks that share the experts: rows of the busiest over an
- *                                      even share, the mean over layers and micro-batches
+ *    "load": {"1": 1, "2": 1.3, ...},  By ranks that share the experts: rows of the busiest over an
+ *                                      even share, the mean over layers and micro-batches.
  *    "layers": [{"load": {...},
  *                "mean": [E shares of all choices], "most": [the largest in a micro-batch]}, ...]}
  *                                      null: of a layer without experts
- * and so a run on any mesh, one rank too, says how uneven the load would be on every other. */
+ * So a run on any mesh, one rank too, says how uneven the load would be on every other. */
 #ifndef DH_TRAIN_LOAD_H
 #define DH_TRAIN_LOAD_H
 
@@ -36,7 +36,7 @@ void dh_load_record_destroy(dh_load_record *record);
 /* A dh_take_choices; user is a record. */
 void dh_load_record_choices(void *user, int64_t layer, int64_t mb, const int64_t *counts,
                             int64_t n);
-/* What a step's tokens chose; zeroes the counts. Every rank calls.
+/* The choices of a step's tokens; zeroes the counts. Every rank calls.
  * out       loads of the busiest expert, and of the busiest rank of the mesh, over even shares,
  *           as means over layers and micro-batches */
 dh_status dh_load_record_end_step(dh_ctx *ctx, const dh_ranks *ranks, int64_t n_expert_ranks,

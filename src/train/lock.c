@@ -1,11 +1,11 @@
 /* One run, one folder: RUN/lock.
  *
- * The lock is flock's: it ends with its process, however that ends, and no process that has
- * the same number later is taken for it. The file says whose it is. Two cases need more than
- * flock. A network file system may keep locks to one host: there the word of another host's
- * process counts, until that process or a person removes the file. And where there are no
- * locks at all, a process of this host is alive if its number and the time it started at are
- * those written; two that start together find out by the record, which one of them overwrites. */
+ * The lock is flock's: it ends with its process in every case, and no later process with the same
+ * number is taken for it. The file names the owner. Two cases need more than flock. A network file
+ * system may keep locks to one host. There the word of another host's process counts, until that
+ * process or a person removes the file. Without any locks, a process of this host is alive if its
+ * number and its start time are the written ones. Two that start together find out by the record,
+ * which one of them overwrites. */
 #include "train/lock.h"
 
 #include <errno.h>

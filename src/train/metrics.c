@@ -46,7 +46,7 @@ static void number_unreadable(dh_metrics_lines *lines)
         dh_str_printf(&lines->numbers, ", ...");
 }
 
-/* What a line that is read is given to: those up to the last step, and those that are none. */
+/* Receiver of lines that are read: keep gets those up to the last step, leave gets invalid ones. */
 typedef struct taker {
     int64_t last_step;
     dh_status (*keep)(dh_ctx *ctx, struct taker *t, const dh_lines *from, const dh_line *line);
@@ -185,7 +185,7 @@ typedef struct pruning {
     bool scattered;           /* lines after them are kept too, or one lacks its end */
     int aside_fd;             /* -1: nothing is to be kept aside */
     int out_fd;               /* the file in its place */
-    dh_str out;               /* what is not written yet */
+    dh_str out;               /* text that is not written yet */
 } pruning;
 
 static dh_status measure(dh_ctx *ctx, taker *t, const dh_lines *from, const dh_line *line)
@@ -239,7 +239,7 @@ static dh_status write_kept(dh_ctx *ctx, pruning *p)
     return st;
 }
 
-/* What follows the kept lines goes. */
+/* Cut the file after the kept lines. */
 static dh_status cut(dh_ctx *ctx, const pruning *p)
 {
     struct stat info;

@@ -1,6 +1,6 @@
-/* What a model folder holds beside weights and tokenizer, and is kept when it is converted: which
- * tokens begin and end a text, how texts are drawn, templates of conversations. Nothing of it
- * means anything to training; without it others would not stop at the right token. */
+/* Further files of a model folder, apart from weights and tokenizer, that a conversion keeps. They
+ * say which tokens begin and end a text, how texts are drawn, and templates of conversations.
+ * Training does not use them. Without them other programs would not stop at the right token. */
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>

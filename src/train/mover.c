@@ -10,7 +10,7 @@ struct dh_mover {
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t moved; /* any of it has changed */
     bool leaving;
-    size_t n, n_done; /* of the programs at hand */
+    size_t n, n_done; /* number of programs at hand, and of ended ones */
     dh_exec *programs[DH_MOVER_MOST];
     int64_t ns[DH_MOVER_MOST];
     const dh_step *step;

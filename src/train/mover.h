@@ -1,6 +1,6 @@
 /* A thread of a rank that runs programs beside those of the rank's own thread: parameters and
- * gradients move while passes compute (switch.h). What it runs shares no bytes that either writes
- * (dh_programs_beside), and communicates in groups of its own (dh_program.beside). */
+ * gradients move while passes compute (switch.h). Its programs share no bytes that either writes
+ * (dh_programs_beside), and communicate in groups of their own (dh_program.beside). */
 #ifndef DH_TRAIN_MOVER_H
 #define DH_TRAIN_MOVER_H
 
@@ -16,10 +16,10 @@ enum { DH_MOVER_MOST = 2 }; /* programs at once */
 
 typedef struct dh_mover_spec {
     const dh_device *device;
-    /* The rank among those that share its cores, for the thread to be one of them; n_local_ranks
+    /* The rank among those that share its cores; the thread will be on one of them. n_local_ranks
      * 0: it is left where it begins. */
     int local_rank, n_local_ranks;
-    int log_rank; /* of its messages; -1: none */
+    int log_rank; /* rank in its messages; -1: none */
 } dh_mover_spec;
 
 /* Caller ends it with dh_mover_destroy. errors: DH_ENOMEM; DH_EINTERNAL no thread */

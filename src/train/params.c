@@ -112,7 +112,7 @@ dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *s, const dh_hf_tenso
         int64_t n = piece.n_rows * piece.n_cols;
         float *own = malloc((size_t)n * sizeof *own);
         if (!own) return no_memory(ctx);
-        place_piece(&piece, false, data, own); /* what this rank does not have stays */
+        place_piece(&piece, false, data, own); /* elements of other ranks stay */
         dh_status st =
             param_io(ctx, s, tensor->param, kind, false, piece.row * piece.n_cols, n, own);
         if (st == DH_OK) place_piece(&piece, true, data, own);
@@ -182,7 +182,7 @@ static void fill(const dh_param *p, const dh_hf_tensor *t, uint64_t seed, float 
     }
 }
 
-/* What fills one piece of a parameter, row-major [n_rows, n_cols]. */
+/* Makes the values of one piece of a parameter, row-major [n_rows, n_cols]. */
 typedef dh_status (*piece_maker)(dh_ctx *, const dh_param *, const dh_param_piece *, void *arg,
                                  float *own);
 
@@ -291,7 +291,7 @@ static dh_status load_masters(dh_ctx *ctx, dh_session *session, which_params whi
     return set_params(ctx, session, which, DH_BUF_MASTER, make_loaded, &from);
 }
 
-/* What exports of GPT-2 without biases have for Transformers, which knows no such model. */
+/* Zero biases in exports of GPT-2 without biases: Transformers knows no such model. */
 static bool is_zero_bias(const dh_weights *weights, const dh_model *model, const char *name)
 {
     enum { MOST = 1 << 16 };

@@ -5,9 +5,9 @@
 #include "base/c_locale.h"
 #include "train/run.h"
 
-/* TUNING: 20 steps are far more than a rank is late by for a busy neighbour, and a minute more than
- * a stalled disk or a suspended process takes beside steps of milliseconds. Not measured: too long
- * costs idle machines, too short a run that would have gone on. */
+/* TUNING: 20 steps are far more than the delay of a rank with a busy neighbour. A minute is more
+ * than a stalled disk or a suspended process takes, with steps of milliseconds. Not measured: too
+ * long costs idle machines, too short a run that would have gone on. */
 enum { LONG_S = 600, SHORT_S = 60, STEPS = 20 };
 
 static const int64_t second_ns = INT64_C(1000000000);

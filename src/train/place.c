@@ -1,6 +1,6 @@
-/* Which cores a rank computes on. Ranks that may use the same processors
- * of the same machine divide them. What the job declares about nodes does not matter here, nor do
- * host names: containers and network namespaces of one machine have several of them. */
+/* The cores on which a rank computes. Ranks that may use the same processors of the same machine
+ * divide them. The job's declaration of nodes does not matter here, nor do host names: containers
+ * and network namespaces of one machine have several of them. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@ void dh_probe_job_fini(dh_probe_job *probe);
 
 /* Lists of passes that give different operators. */
 typedef DH_VEC(dh_pass_list) dh_probe_lists;
-/* Those of the job's strategy; with `all`, or for `auto`, of every strategy. Caller frees the
+/* The lists of the job's strategy; with `all`, or for `auto`, of every strategy. Caller frees the
  * vector. */
 dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe_lists *lists);
 
@@ -53,7 +53,7 @@ dh_status dh_profile_is_complete(dh_ctx *ctx, const dh_job *job, bool *complete)
 
 /* ---- profile_reduce.c: samples of all ranks to one profile --------------------------------- */
 
-/* What one rank measured: of probe i and its end k, sample s at ns[(2 * i + k) * n + s]. */
+/* Samples of one rank: of probe i and its end k, sample s at ns[(2 * i + k) * n + s]. */
 typedef struct dh_rank_samples {
     const dh_program *program;
     const int64_t *ns;
@@ -63,7 +63,7 @@ typedef struct dh_rank_samples {
 /* Medians and spreads into the profile. */
 dh_status dh_profile_reduce(dh_ctx *ctx, const dh_rank_samples *ranks, size_t n_ranks, size_t n,
                             dh_profile *profile);
-/* What the executor takes between instructions, from the times of one run. */
+/* Time of the executor between instructions, from the times of one run. */
 dh_status dh_profile_overheads(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                                dh_profile *profile);
 

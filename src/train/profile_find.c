@@ -114,7 +114,7 @@ static dh_profile *read_if_good(const char *path, const dh_profile *here)
     return NULL;
 }
 
-/* What lies at the job's place is used as far as it goes; that it cannot be is no failure. */
+/* A profile at the job's place is used as far as it goes. If it is unusable, that is no failure. */
 static dh_status read_own(dh_ctx *ctx, const dh_job *job, const dh_profile *here,
                           dh_profile **profile, dh_profile_cover *cover)
 {
@@ -184,8 +184,8 @@ static dh_status create_parent(dh_ctx *ctx, const char *path)
     return st;
 }
 
-/* What a file of the same facts knows already is kept, but for what is known anew. One that cannot
- * be read for other reasons than what is in it is not replaced. */
+/* An existing file of the same facts keeps its entries, except those that are known anew. A file
+ * that cannot be read for other reasons than its content is not replaced. */
 dh_status dh_profile_store(dh_ctx *ctx, const dh_profile *profile, const char *path)
 {
     dh_ctx old = DH_CTX_INIT;

@@ -1,4 +1,4 @@
-/* What a profile of a job is about: its operators, and the facts their times depend on. */
+/* The subject of a profile of a job: its operators, and the facts their times depend on. */
 #include "train/profile.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- a small job with every operator ------------------------------------------------------- */
 
-/* Of the fewest micro-batches that the job's schedule accepts; a file has its own number. */
+/* The job's schedule with the fewest micro-batches that it accepts; a file has its own number. */
 static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                                    dh_schedule **schedule)
 {
@@ -89,7 +89,7 @@ static dh_status add_strategy(dh_ctx *ctx, const dh_graph_spec *graphs, const dh
     return DH_OK;
 }
 
-/* What is simulated only has nothing to measure. */
+/* A strategy that is only simulated has nothing to measure. */
 static dh_status add_row(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *row,
                          dh_probe_lists *lists)
 {

@@ -19,8 +19,8 @@ typedef struct dh_profile_options {
 } dh_profile_options;
 
 /* Run the job's operators on its ranks and links, alone and in pairs: a model of one layer a
- * virtual stage with the job's sizes, on the job's data. Those of every strategy are measured,
- * whatever the job's is.
+ * virtual stage with the job's sizes, on the job's data. Operators of every strategy are measured,
+ * whatever the job's own strategy is.
  * out       caller frees; NULL in processes other than rank 0's
  * errors    those of training; DH_EINTERRUPTED */
 dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,

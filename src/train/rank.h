@@ -15,9 +15,9 @@ typedef struct dh_ranks {
 } dh_ranks;
 
 /* ---- ranks.c: what ranks tell each other beside the program ------------------------------- */
-/* Returns DH_OK when all ranks have called with DH_OK. A rank that calls with another status
- * ends the world. It keeps its message; the others get it in whatever call they are, which may
- * be an earlier one. Every rank calls at the same points. */
+/* Returns DH_OK when all ranks have called with DH_OK. A rank that calls with another status ends
+ * the world and keeps its message. The others get the message in their current call, which may be
+ * an earlier one. Every rank calls at the same points. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st);
 /* Rank 0's bytes reach all. */
 dh_status dh_ranks_broadcast(dh_ctx *ctx, const dh_ranks *ranks, void *data, size_t n_bytes);

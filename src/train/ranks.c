@@ -24,8 +24,8 @@ dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *r, const dh_mesh *mesh, dh
     return st;
 }
 
-/* A rank that failed takes no part: it may have left a collective of another group out, where its
- * partners would wait for it, and the others for these. */
+/* A rank that failed takes no part. It may have left out a collective of another group. Its
+ * partners would wait there, and other ranks for them. */
 dh_status dh_ranks_agree(dh_ctx *ctx, const dh_ranks *ranks, dh_status st)
 {
     if (!ranks->control) return st;

@@ -13,7 +13,7 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 
 /* ---- sizes -------------------------------------------------------------------------------- */
 
-/* What the system's programs do otherwise than ours; all else is in what its operators take. */
+/* Differences of the system's programs from ours; all else is in the times of its operators. */
 static void use_system(const dh_system *system, dh_recipe *recipe)
 {
     if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
@@ -26,9 +26,9 @@ dh_recompute_kind dh_recipe_recompute(const dh_system *system, dh_recompute_kind
     return whole && recompute == DH_RECOMPUTE_KIND_FULL ? DH_RECOMPUTE_KIND_FORWARD : recompute;
 }
 
-/* The more ranks reduce together, the more steps a ring has, and the smaller is what a rank sends
- * in each: so buckets grow with the group, by Megatron-Core's million gradients a rank; small
- * groups have PyTorch's size. */
+/* The more ranks reduce together, the more steps a ring has, and the less a rank sends in each.
+ * Buckets therefore grow with the group, by Megatron-Core's million gradients a rank. Small groups
+ * have PyTorch's size. */
 static int64_t bucket_bytes(const dh_job *job)
 {
     const int64_t bytes_per_rank = 4000000;
@@ -180,7 +180,7 @@ bool dh_job_schedule_file(const dh_job *job)
     return n > 4 && strcmp(job->schedule + n - 4, ".csv") == 0;
 }
 
-/* A row, of what the job says for it; planned: it goes by what its stages take. */
+/* Only a row that is planned goes by its stages' times; others refuse the job's settings for it. */
 static dh_status check_planned(dh_ctx *ctx, const dh_job *job, const dh_schedule_row *row)
 {
     if (row->planned || (job->max_activations == 0 && job->wgrad_share == 0)) return DH_OK;
@@ -237,7 +237,7 @@ dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *str
      * names one that does. */
     if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
     DH_TRY(check_planned(ctx, job, row));
-    /* One stage has one order, but where it is several that micro-batches go through in turn. */
+    /* One stage has one order, unless it is several that micro-batches go through in turn. */
     if (job->pp == 1 && row->n_chunks != 2 && !row->breadth_first) return DH_OK;
     dh_arena *arena = dh_arena_create();
     if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a schedule");

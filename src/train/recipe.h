@@ -8,8 +8,8 @@
 
 /* ---- recipe.c: settings to fields ----------------------------------------------------------- */
 
-/* What data-parallel ranks share out, when that is gathered, and in what buckets it travels; the
- * rest of the recipe stays. */
+/* The share-out among data-parallel ranks, the time of the gather, and the buckets in which data
+ * travel; the rest of the recipe stays. */
 void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe);
 /* Model, ranks, sizes and what memory is spent on; no strategy, schedule or costs. The job's
  * vocabulary must be known. Takes no memory and no time: `tune` asks thousands of times.
@@ -20,7 +20,7 @@ dh_recompute_kind dh_recipe_recompute(const dh_system *system, dh_recompute_kind
 /* The job's system, and what of the job decides what that takes.
  * errors    DH_EMISSING the system */
 dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_system_job *said);
-/* What operators take on a cluster in the job's system. In the arena.
+/* Times of operators on a cluster in the job's system. In the arena.
  * errors    DH_EMISSING the system */
 dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
                                const dh_cluster *cluster, const dh_costs **costs);

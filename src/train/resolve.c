@@ -161,7 +161,7 @@ static dh_status note_rewrites(dh_ctx *ctx, dh_resolved *r, const dh_rewrites *f
     return st;
 }
 
-/* What the strategy leaves to costs. */
+/* Let costs make the choices that the strategy leaves open. */
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
     dh_decided d;
@@ -184,7 +184,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     return dh_strategy_searches(strategy) ? dh_resolved_fuse(ctx, r) : DH_OK;
 }
 
-/* Lines that hold whatever the strategy; those that follow from it come with it. */
+/* Copy the lines that hold for every strategy; a strategy's own lines come with it. */
 static dh_status copy_notes(dh_ctx *ctx, dh_resolved *r, const dh_resolved *from)
 {
     for (size_t i = 0; i < from->n_common; i++)

@@ -90,7 +90,7 @@ dh_gain dh_gain_of(int64_t own_ns, int64_t other_ns, double error);
 typedef struct dh_beside_other {
     bool known; /* false: it is the job itself, or is not simulated */
     int64_t step_ns;
-    dh_gain gain; /* of the job against this one */
+    dh_gain gain; /* gain of the job against this one */
 } dh_beside_other;
 /* A job's simulated step beside those of plainer jobs. */
 typedef struct dh_beside {

@@ -138,7 +138,7 @@ dh_status dh_ranks_room(dh_ctx *ctx, const dh_ranks *ranks, const dh_room *own)
     st = dh_ranks_agree(ctx, ranks, st);
     if (st == DH_OK)
         st = dh_comm_all_gather(ctx, ranks->control, &mine, all, (int64_t)sizeof mine, DH_U8);
-    /* What limits one process does not limit all of them together. */
+    /* A limit of one process does not limit all of them together. */
     dh_room here = {.available = own->available > 0 ? dh_memory_available_under("") : 0};
     for (int64_t r = 0; st == DH_OK && all && r < ranks->n; r++) {
         if (all[r].machine != mine.machine) continue;

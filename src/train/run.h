@@ -62,11 +62,11 @@ struct dh_run {
     double *step_tokens_per_s;       /* of this run's last steps, for the median */
     size_t n_measured;
     double *op_ns;                  /* by operator type, summed over the steps measured */
-    dh_timeline times, total_times; /* of the last step; of all but the first. Rank 0 of several */
+    dh_timeline times, total_times; /* last step; steps after the first. Rank 0 of several */
     const dh_program *measured_of;  /* the program whose own times by the profile are known */
     double *measured_ns;
     double flops_per_token;
-    dh_step_work work;                              /* of the current step */
+    dh_step_work work;                              /* work of the current step */
     dh_switch_done switched;                        /* of its groups */
     int64_t all_documents, all_padding, all_tokens; /* over the steps of this run */
     double loss, grad_norm, val_loss;

@@ -1,6 +1,6 @@
-/* What must not change when a run is continued: the model, the data and their order, and the
- * optimizer's own constants. With another value of any of these the run would be neither the old
- * one nor a new one. A checkpoint keeps them by name, so that a refusal can say which. */
+/* Settings that must not change when a run is continued: the model, the data and their order, and
+ * the optimizer's own constants. With another value of any of these the run would be neither the
+ * old one nor a new one. A checkpoint keeps them by name, so that a refusal can say which. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/c_locale.h"
 #include "train/run.h"
 
-/* Of the model every setting, those that are yet to be thought of too, but for these. */
+/* Every setting of the model is compared, future ones too, except these. */
 static const char *const free_in_model[] = {
     "model.preset",  /* where its settings come from, */
     "model.config",  /* which are compared themselves */
@@ -41,7 +41,7 @@ static void fingerprint(const dh_run *run, char text[DH_CKPT_HASH_TEXT])
         m->n_experts, m->top_k, m->router_aux_coef, m->vocab, m->tied_head, m->bias, (int)m->norm,
         m->norm_eps, (int)m->act, m->rope.theta, j->dropout, j->seed, (int)j->order, j->seq_len,
         j->global_batch, dh_dataset_tokens(run->train_data), j->beta1, j->beta2, j->eps);
-    /* What was there before it reads as it did. */
+    /* Older settings keep their text; newer ones follow if they are used. */
     if (j->packing != DH_PACKING_NONE)
         n += snprintf(line + n, sizeof line - (size_t)n, " packing %d", (int)j->packing);
     if (m->attn_softcap > 0)
@@ -147,7 +147,7 @@ static const dh_ckpt_setting *find_setting(const dh_ckpt_state *state, const cha
     return NULL;
 }
 
-/* Those that both know. */
+/* Tell the differences of settings that both know. */
 static void tell_differences(const dh_run *run, const dh_ckpt_state *was, const dh_ckpt_state *is,
                              dh_str *out)
 {

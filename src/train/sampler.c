@@ -86,8 +86,8 @@ static int by_probability(const void *x, const void *y)
     return a->id < b->id ? -1 : 1;
 }
 
-/* Keeps the candidates that can be in the nucleus, sorted. Those below
- * (1 - top_p) / (n - 1) cannot: even all of them together are outside it. */
+/* Keeps the candidates that can be in the nucleus, sorted. Candidates below (1 - top_p) / (n - 1)
+ * cannot: even all of them together are outside it. */
 static int64_t sort_candidates(dh_sampler *s, bool nucleus)
 {
     float cutoff = nucleus ? (1.0f - (float)s->top_p) / (float)(s->vocab - 1) : 0.0f;

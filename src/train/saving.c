@@ -1,8 +1,8 @@
-/* Who writes checkpoints: the ranks, between two steps, or with checkpoint.async two threads of
+/* The writers of checkpoints: the ranks, between two steps, or with checkpoint.async two threads of
  * each rank, while it trains.
  *
- * Beside training one copies the rank's share first. Forward and backward only read what it
- * copies, so the rank goes on meanwhile and stops, if at all, where its optimizer would change it
+ * Beside training one copies the rank's share first. Forward and backward only read the copied
+ * values, so the rank goes on meanwhile. It stops, if at all, where its optimizer would change them
  * (DataStates-LLM, Maurya et al. 2024, arXiv 2406.10707). On devices that do not tell of updates
  * the rank itself copies, between two steps. The other then does what the rank would: rank 0's
  * creates the files, all put their shares, rank 0's seals and renames. Threads wait for each other
@@ -405,7 +405,7 @@ void dh_saver_close(dh_run *run)
     dh_saver *s = &run->saver;
     if (s->n_threads > 0) {
         lock(s);
-        /* What this rank, or one of another process, would have added nobody waits for. */
+        /* Nobody waits for an addition that this rank, or one of another process, did not make. */
         if (s->n_taken < s->board->n_begun || (s->apart && s->board->n_written < run->ranks.n))
             s->board->failed = true;
         s->quit = true;

@@ -116,8 +116,8 @@ void dh_saver_hold(void *user);
 double dh_saver_stall_ns(const dh_saver *saver);
 /* The checkpoint under way is complete. */
 dh_status dh_run_finish_saving(dh_ctx *ctx, dh_run *run);
-/* In each step: this rank's knowledge of the checkpoint under way (two values to be added up
- * over all ranks), the sums, and a failure to write, if there was one. */
+/* In each step: this rank's knowledge of the checkpoint under way, and the sums. The knowledge is
+ * two values to be added up over all ranks. Check: a failure to write, if there was one. */
 void dh_saver_tell(dh_run *run, double values[2]);
 void dh_saver_hear(dh_run *run, const double values[2]);
 dh_status dh_saver_check(dh_ctx *ctx, dh_run *run);

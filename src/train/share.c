@@ -31,8 +31,8 @@ static int64_t n_written(const dh_program *p, uint32_t param)
     return dh_param_elements(info) - (again ? info->n_repeated : 0);
 }
 
-/* Of the n ranks that hold the same elements of a flat, and share them out, this one is the
- * index-th; of all of them there are *n_all. */
+/* Place of this rank among the n ranks that hold the same elements of a flat and share them out:
+ * the index-th. *n_all counts all ranks that hold them. */
 static void place_in_group(const dh_program *p, const dh_flat *flat, const bool *has,
                            int64_t *index, int64_t *n, int64_t *n_all)
 {

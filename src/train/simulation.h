@@ -36,14 +36,14 @@ dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_
 dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                                const dh_costs *costs, dh_sim **sim);
 
-/* What the job's system would need of memory.
+/* Memory that the job's system would need.
  * out       memory [sim->n_classes], in the simulation's arena; NULL: the system is ours
  * errors    DH_ENOMEM */
 dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *sim,
                                  dh_system_memory **memory);
 
-/* What a run would leave in its folder: job.yaml, the profile that the costs rest on, summary.json
- * with rank 0's times, and a trace-rankN.json for each rank that was simulated.
+/* Writes the files that a run would leave in its folder: job.yaml, the profile of the costs,
+ * summary.json with rank 0's times, and a trace-rankN.json for each rank that was simulated.
  * errors    DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
                                    const char *dir);

@@ -1,10 +1,10 @@
 /* Checkpoints of a run: weights and moments as Hugging Face tensors, and where the
  * run stands.
  *
- * model.safetensors with config.json makes every checkpoint a folder that other
- * programs open; of a run that trains adapters, adapter_model.safetensors with adapter_config.json
- * makes it one that PEFT opens; optimizer.safetensors holds exp_avg.NAME and exp_avg_sq.NAME in the
- * same layout, so nothing in a checkpoint depends on how ranks were arranged. */
+ * Every checkpoint is a folder that other programs open. Its weights are in model.safetensors and
+ * config.json. For a run that trains adapters, PEFT opens adapter_model.safetensors and
+ * adapter_config.json. The moments are exp_avg.NAME and exp_avg_sq.NAME in optimizer.safetensors,
+ * in the same layout. So nothing in a checkpoint depends on how ranks were arranged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ dh_status dh_save_put(dh_ctx *ctx, const dh_run *run, dh_save *save, const dh_sh
     return DH_OK;
 }
 
-/* What the checkpoint says of a run that goes on meanwhile. */
+/* State that the checkpoint records of a run that goes on meanwhile. */
 static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
 {
     save->state = (dh_ckpt_state){.step = run->step,

@@ -100,7 +100,7 @@ dh_status dh_spikes_parse(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t
 /* ---- a step outside ---------------------------------------------------------------------------
  */
 
-/* What left its band, as rank 0 sees it: all ranks act alike. */
+/* The value that left its band, as rank 0 sees it: all ranks act alike. */
 typedef struct spike {
     int32_t left, by_loss; /* whether something left its band, and whether the loss did */
     double value, limit;
@@ -134,8 +134,8 @@ static void describe(const dh_run *run, const spike *s, char *text, size_t cap)
                     step, what, s->value, run->job->spike_window, s->limit);
 }
 
-/* A loss is that of the weights before its step: a checkpoint of just those may hold what made it
- * high. It makes room for an older one, where there is one. */
+/* A loss is that of the weights before its step. A checkpoint of just those weights may hold the
+ * cause of a high loss. It is set aside in favour of an older one, if there is one. */
 static dh_status set_suspect_aside(dh_ctx *ctx, const dh_run *run, const spike *s)
 {
     dh_status st = DH_OK;
@@ -153,7 +153,7 @@ static dh_status stop(dh_ctx *ctx, const dh_run *run, const char *what, const ch
                    what, why);
 }
 
-/* What was measured and written of steps that are undone goes. */
+/* Remove the measured values and written lines of steps that are undone. */
 static dh_status forget_undone(dh_ctx *ctx, dh_run *run, int64_t n_undone, const spike *s)
 {
     run->n_measured -= DH_MIN(run->n_measured, (size_t)n_undone);

@@ -10,8 +10,8 @@ typedef struct dh_band {
     int64_t n_seen;
 } dh_band;
 
-/* What decides about the next step; part of a checkpoint, so that a run that is continued
- * decides as the one that was not interrupted. */
+/* State that decides about the next step. It is part of a checkpoint, so a continued run decides as
+ * the one that was not interrupted. */
 typedef struct dh_spikes {
     dh_band loss, grad_norm;
     int64_t n_back; /* times the run went back */

@@ -80,8 +80,8 @@ static dh_status build_passes(dh_ctx *ctx, const dh_session_spec *spec, const pl
     return DH_OK;
 }
 
-/* TUNING: not measured. What a rank sends or takes of a move at once, where the messages lie beside
- * all that passes use: about half a layer of a model of 7B parameters in bf16, or more. */
+/* TUNING: not measured. Bytes of a move that a rank sends or takes at once, if messages lie beside
+ * all data of the passes: about half a layer of a model of 7B parameters in bf16, or more. */
 #define BESIDE_CHUNK_BYTES (INT64_C(256) << 20)
 
 dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away, bool back,
@@ -193,7 +193,7 @@ static void place_groups(const dh_session_spec *spec, switch_group *groups)
     }
 }
 
-/* What a group's layout takes on this rank. */
+/* Bytes of a group's layout on this rank. */
 static dh_status layout_bytes(dh_ctx *ctx, const dh_session_spec *spec, const switch_group *g,
                               uint64_t *n_bytes)
 {

@@ -1,11 +1,11 @@
 /* One step over several meshes (HotSPa, SOSP 2024). Masters, moments and the optimizer stay in one
  * layout, the home. Documents of each group of lengths are trained over a mesh of their own.
  *
- *   for each group of the step:
- *     home  --parameters-->  the group's layout      unless the group's layout is the home
- *     its program, once for every pass of rows       gradients add up, the last pass sums them
- *     home  <--gradients---  the group's layout      over ranks; at home they add up too
- *   the optimizer, at home
+ *   For each group of the step:
+ *     home  --parameters-->  the group's layout      Unless the group's layout is the home.
+ *     its program, once for every pass of rows       Gradients add up, the last pass sums them
+ *     home  <--gradients---  the group's layout      over ranks. At home they add up too.
+ *   The optimizer, at home.
  *
  * All programs are ordinary ones, planned into one slab before the run. The home's persistent
  * buffers lie at its start, the current group's after them, and its transient ones last. A group's
@@ -67,8 +67,8 @@ typedef struct dh_switch_done {
     int64_t n_passes, n_tokens;       /* all groups: programs run, their tokens with padding */
 } dh_switch_done;
 
-/* Called after every program of a step; may be NULL. waited_ns: time from the end of the passes to
- * the end of a program that ran during them; -1: it ran alone. */
+/* Called after every program of a step; may be NULL. waited_ns: for a program that ran during the
+ * passes, time from their end to its end; -1: it ran alone. */
 typedef void (*dh_switch_ran)(void *user, const dh_program *program, dh_exec *exec,
                               int64_t waited_ns);
 

@@ -30,7 +30,7 @@ typedef struct running {
     bool filled;  /* gradients at home are of this step */
     bool beside;  /* moves may run beside passes */
     bool fetched; /* the next group's parameters are in its layout */
-    /* What runs beside the passes at hand. */
+    /* Moves that run beside the passes at hand. */
     const switch_leg *moves[DH_MOVER_MOST];
     size_t n_moves;
 } running;
@@ -68,7 +68,7 @@ static void begin_moves(running *r)
     if (r->n_moves > 0) dh_mover_begin(r->s->mover, programs, r->n_moves, &r->step);
 }
 
-/* Those that are still under way are waited for. */
+/* Wait for moves that are still under way. */
 static dh_status end_moves(dh_ctx *ctx, running *r)
 {
     int64_t ns[DH_MOVER_MOST];
@@ -196,8 +196,8 @@ static const switch_leg *return_of(running *r, size_t i)
     return l;
 }
 
-/* What moves beside the passes of group i: gradients of the one before, *waiting, then parameters
- * of the next one, which may take the same place. */
+/* Choose the moves beside the passes of group i: gradients of the previous group, *waiting, then
+ * parameters of the next one, which may take the same place. */
 static void choose_moves(running *r, size_t i, size_t *waiting, size_t next)
 {
     const dh_switch *s = r->s;

@@ -103,7 +103,7 @@ static dh_status count_steps(dh_ctx *ctx, const dh_job *job, const dh_dataset *d
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What a rank has in its slab of each, most of all programs (switch.c draws where). */
+/* A rank's bytes in its slab for each part, most of all programs (switch.c draws where). */
 typedef struct rank_room {
     uint64_t home, places[2], messages, transient;
 } rank_room;
@@ -112,7 +112,7 @@ typedef struct rank_room {
 typedef struct room {
     rank_room *at; /* [n] by rank */
     int64_t n;
-    int place; /* of the group that is simulated, where it is away from home */
+    int place; /* place of the simulated group, if it is away from home */
 } room;
 
 /* Of passes: ranks of one stage are alike. */
@@ -127,7 +127,7 @@ static void take_transient(const dh_sim *sim, const dh_mesh *mesh, room *in)
     }
 }
 
-/* Of what moves between the home and the layout right behind it. */
+/* Take the room of moves between the home and the layout right after it. */
 static void take_layouts(const dh_reshard *r, bool back, room *in)
 {
     for (int64_t i = 0; in && i < in->n; i++) {
@@ -317,9 +317,9 @@ dh_status dh_switched_moves_of(dh_ctx *ctx, const dh_recipe *home, const dh_reci
 
 /* ---- moves beside passes --------------------------------------------------------------------- */
 
-/* Passes and a move at the same time: how many times as long passes take meanwhile, and how much
- * of them, by what they take alone, is over when the move is. 0: either stands while the other
- * runs. */
+/* Passes and a move at the same time. slower: factor on the passes' time meanwhile. needs_ns: work
+ * of the passes, by their times alone, that is over when the move is. 0: either stands while the
+ * other runs. */
 typedef struct overlap {
     double slower, needs_ns;
 } overlap;
@@ -375,7 +375,7 @@ static dh_status overlap_with(dh_ctx *ctx, const dh_switched *s, const dh_switch
     return st;
 }
 
-/* What a step with documents of a group computes of it, alone; most steps have some. */
+/* Computation of a group alone in a step with documents of it; most steps have some. */
 static double passes_ns(const dh_switched_group *g)
 {
     const double more = DH_MAX(g->passes - 1, 0);

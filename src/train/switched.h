@@ -73,7 +73,7 @@ dh_status dh_switched_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_dat
                                dh_switched *switched);
 
 /* Parts of the step, for searches: a recipe's program over documents whose rows have so many pairs
- * (0: rows of one document each); time and memory of the optimizer at a home; moves.
+ * (0: rows of one document each), time and memory of the optimizer at a home, and moves.
  * in        cores: cores that the ranks share (dh_train_cores) */
 dh_status dh_switched_pass_of(dh_ctx *ctx, const dh_recipe *recipe, bool at_home,
                               double row_pairs_twice, int64_t cores, dh_switched_pass *pass);

@@ -1,10 +1,10 @@
 /* A file is a sequence of records (TensorFlow's TFRecord): length, its checksum, data, their
- * checksum; integers little endian; checksums CRC-32C (Castagnoli), rotated and moved by a
- * constant, as the format asks. Data are protocol buffers of type Event (tensorboard/compat/proto/
- * event.proto), of which these fields are written:
- *   Event    1 wall_time double, 2 step int64, 3 file_version string, 5 summary, 7 session_log
- *   Summary  1 value, repeated: 1 tag string, 2 simple_value float
- *   SessionLog  1 status: START, at which readers drop what they have from its step on */
+ * checksum. Integers are little endian. Checksums are CRC-32C (Castagnoli), rotated and moved by a
+ * constant, as the format asks. Data are protocol buffers of type Event
+ * (tensorboard/compat/proto/event.proto). These fields are written:
+ *   Event    1 wall_time double, 2 step int64, 3 file_version string, 5 summary, 7 session_log.
+ *   Summary  1 value, repeated: 1 tag string, 2 simple_value float.
+ *   SessionLog  1 status: START, at which readers drop what they have from its step on. */
 #include "train/tensorboard.h"
 
 #include <errno.h>

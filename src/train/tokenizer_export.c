@@ -1,7 +1,7 @@
-/* What Transformers needs beside the tokenizer's own files to make the same ids of a text: a
+/* Further files that Transformers needs to make the same ids of a text. They are a
  * tokenizer_config.json with the class and the tokens that begin and end a text, files under the
- * names that it looks for, and a tokenizer.json of bytes and characters. Files that are there stay
- * as they are. */
+ * names that it looks for, and a tokenizer.json of bytes and characters. Existing files stay as
+ * they are. */
 #include <string.h>
 
 #include "data/save.h"

@@ -88,8 +88,8 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     return heed_stop(ctx, run);
 }
 
-/* Where the device communicates by itself and a profile says what it takes. What each stream holds
- * has to be the same on all ranks. */
+/* Used if the device communicates by itself and a profile has the times of that. A stream must hold
+ * the same number on all ranks. */
 static dh_status hold_processors(dh_ctx *ctx, const training *t, dh_launch *launch)
 {
     dh_link_choice choice;
@@ -117,8 +117,8 @@ static void data_fact(const char *name, const dh_dataset *data, uint64_t hash, d
                   (unsigned long long)hash);
 }
 
-/* What follows from files that each process reads by itself. By different times of operators
- * ranks would order their calls differently, and wait for each other. */
+/* Facts from files that each process reads by itself. With different times of operators ranks would
+ * order their calls differently, and wait for each other. */
 static dh_status add_facts(dh_ctx *ctx, const training *t, dh_str *out)
 {
     const dh_run *run = &t->shared;
@@ -177,8 +177,8 @@ static dh_status check_system(dh_ctx *ctx, const dh_job *job)
 
 /* ---- going on without ranks ------------------------------------------------------------- */
 
-/* What the run goes on from, for a message: the state that is left in memory, where it is all of
- * it; else what is on disk, and why. */
+/* The state from which the run goes on, for a message: the state in memory, if it is complete
+ * there; else the state on disk, and why. */
 static dh_status find_state(dh_ctx *ctx, const training *t, const bool *lost, const dh_shrunk *left,
                             dh_carried *carried, dh_str *from)
 {
@@ -194,7 +194,7 @@ static dh_status find_state(dh_ctx *ctx, const training *t, const bool *lost, co
     return DH_OK;
 }
 
-/* What all ranks together may have, once those that ended have let theirs go; 0: not known. */
+/* Memory for all ranks together, once ended ranks have freed theirs; 0: not known. */
 static double memory_bytes(const training *t)
 {
     const dh_device *device = dh_device_find(t->job->device);
@@ -272,7 +272,7 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
     if (st == DH_OK) st = prepare_loss(ctx, &t, &launch);
     if (st == DH_OK) st = prepare(ctx, &t);
     if (st == DH_OK) st = hold_processors(ctx, &t, &launch);
-    launch.job = t.shared.job; /* what was derived is compared too */
+    launch.job = t.shared.job; /* derived settings are compared too */
     if (st == DH_OK && dh_launched_ranks() > 0) st = add_facts(ctx, &t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
     *result = t.result;
@@ -296,7 +296,7 @@ dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *optio
     for (int n_before = 1; end.goes_on; n_before++) {
         dh_carried carried = end.carried;
         now = end.left;
-        how.fresh = false; /* what it has begun anew goes on */
+        how.fresh = false; /* a run that it began anew goes on */
         st =
             train_over(ctx, &now, &how, n_before, carried.image.at ? &carried : NULL, result, &end);
         dh_carried_fini(&carried);

@@ -53,7 +53,7 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
     return found->path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
 }
 
-/* What a checkpoint says that its run had; NULL: nothing, or there is no checkpoint. */
+/* A setting of a checkpoint's run, by the checkpoint; NULL: not recorded, or no checkpoint. */
 static const char *setting_of(const dh_found *found, const char *name)
 {
     const dh_ckpt_state *state = found->ckpt ? dh_ckpt_get_state(found->ckpt) : NULL;

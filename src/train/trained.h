@@ -17,13 +17,13 @@ typedef struct dh_found {
     dh_weights *weights;
     dh_ckpt *ckpt; /* held until the end, so that a run does not remove it; NULL: none */
     dh_model model;
-    dh_str path;      /* of the weights, or of adapters (weights then has both) */
+    dh_str path;      /* path of the weights, or of adapters (weights then has both) */
     dh_str base;      /* with adapters: path of the weights that they belong to; else empty */
     dh_str tokenizer; /* for dh_tokenizer_load; empty: none */
 } dh_found;
 
-/* Opens weights. Adapters are opened with the weights that they belong to: base, or those that they
- * name where base is NULL. For a checkpoint of adapters these weights must be unchanged.
+/* Opens weights. Adapters are opened with their base weights: `base`, or the path that they name if
+ * base is NULL. For a checkpoint of adapters these weights must be unchanged.
  * out       caller closes with dh_found_close */
 dh_status dh_found_open(dh_ctx *ctx, const char *path, const char *base, dh_found *found);
 void dh_found_close(dh_found *found);
@@ -31,8 +31,8 @@ void dh_found_close(dh_found *found);
  * is left out with a warning if it does not fit. NULL when there is none. */
 dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                              dh_tokenizer **tokenizer);
-/* The template of conversations: that of the checkpoint's run, if its job named one
- * (data.chat_template); else that of the tokenizer's folder.
+/* The template of conversations. It is the one that the checkpoint's job named
+ * (data.chat_template), or else that of the tokenizer's folder.
  * in        tokenizer: as dh_tokenizer_load takes it; NULL: none
  * errors    DH_EMISSING there is none; DH_EUNSUPPORTED it is none of the known ones */
 dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenizer,

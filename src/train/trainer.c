@@ -170,10 +170,9 @@ static dh_status execute_counted(dh_ctx *ctx, dh_run *run, const dh_step *step)
     return DH_OK;
 }
 
-/* The optimizer leaves weights alone when the gradient norm is not finite (where it is fused and
- * nothing is clipped, those whose own gradients are not), so the
- * same step can be run again with every output checked: the first operator to
- * produce a non-finite value is the one to name. */
+/* The optimizer leaves weights alone when the gradient norm is not finite. A fused one without
+ * clipping leaves those alone whose own gradients are not. So the same step can be run again with
+ * every output checked. The first operator to produce a non-finite value is the one to name. */
 static dh_status diagnose(dh_ctx *ctx, dh_run *run, const dh_step *step)
 {
     dh_step again = *step;
@@ -263,7 +262,7 @@ static dh_status record_load(dh_ctx *ctx, dh_run *run)
                                    &run->expert_load, &run->rank_load);
 }
 
-/* What all ranks know after a step: the loss, and whether someone was asked to stop. */
+/* Share the facts that all ranks need after a step: the loss, and whether someone asked to stop. */
 static dh_status share_step(dh_ctx *ctx, dh_run *run)
 {
     double values[7] = {0, 0, dh_stop_asked(run->options->stop) ? 1 : 0};
@@ -405,7 +404,7 @@ static dh_status find_saved(dh_ctx *ctx, const dh_run *run, uint8_t *saved)
     return DH_OK;
 }
 
-/* What was due after the step that the run goes on from, where its end came first. */
+/* Make the validation that was due after the resumed step, if the earlier run ended before it. */
 static dh_status catch_up_validation(dh_ctx *ctx, dh_run *run)
 {
     bool found = false;
@@ -483,7 +482,7 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* Median over the steps of this run but the first few, which warm up. */
+/* Median over the steps of this run, except the first few, which warm up. */
 static double median_tokens_per_s(dh_run *run)
 {
     const size_t n_kept = DH_MIN(run->n_measured, (size_t)DH_MEASURED_STEPS);
