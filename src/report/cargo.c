@@ -136,8 +136,8 @@ static dh_haul haul_of(const reader *r, uint32_t id)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Whose gradients or parameters an operator shares; DH_NONE: nobody's. Of a transfer in stages one
- * side may be a value on its way. */
+/* The flat whose gradients or parameters an operator shares; DH_NONE: none. In a transfer in stages
+ * one side may be a value on its way. */
 static uint32_t flat_of(const dh_program *p, const dh_instr *i)
 {
     const dh_op *op = dh_instr_op(p, i);
@@ -226,7 +226,7 @@ static int by_start(const void *x, const void *y)
     return a->instr < b->instr ? -1 : 1;
 }
 
-/* What carries gradients or parameters, in the order of time; the rest is summed up. */
+/* List transfers of gradients or parameters in the order of time; the others are summed up. */
 static size_t read_each(const reader *r, started *order)
 {
     size_t n = 0;

@@ -2,10 +2,10 @@
  * them.
  *
  * A forward operator that keeps something is joined with the backward one that uses it: both see
- * the same operand (packed queries, positions) of one block and micro-batch. Where the backward
- * makes the forward again, its operator is the one that comes last before. Softmax is kept as its
- * result, and with dropout also as a mask and as what is left of it (Korthikanti et al. 2022,
- * equation 1): 5 bytes a score in half precision. */
+ * the same operand (packed queries, positions) of one block and micro-batch. If the backward makes
+ * the forward again, its operator is the last one before. Softmax is kept as its result. With
+ * dropout its mask and its remaining values are kept too (Korthikanti et al. 2022, equation 1): 5
+ * bytes a score in half precision. */
 #include "report/system_memory.h"
 
 #include <stdlib.h>

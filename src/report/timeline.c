@@ -7,8 +7,8 @@
  * By how much computations were slowed down follows from the time that each had a transfer beside
  * it, which the same pass counts, and from its own time.
  *
- * What the next computation waits for is read from a vector clock: by stream, the last
- * instruction that must end before it starts, as waits and the order of the streams say. */
+ * A vector clock tells for what the next computation waits. It has, by stream, the last instruction
+ * that must end before it starts, as waits and the order of the streams say. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -104,7 +104,7 @@ static dh_status read_instr(dh_ctx *ctx, sweep *w, const dh_program *p, uint32_t
 
 static dh_status read_program(dh_ctx *ctx, sweep *w, const dh_program *p)
 {
-    uint32_t *end[DH_N_STREAM], *queue = w->queues; /* of what is read of a stream */
+    uint32_t *end[DH_N_STREAM], *queue = w->queues; /* end of the read part of a stream */
     for (uint32_t id = 0; id < p->instrs.n; id++) w->streams[p->instrs.at[id].stream].n++;
     for (int s = 0; s < DH_N_STREAM; queue += w->streams[s++].n)
         w->streams[s].queue = end[s] = queue;
@@ -307,8 +307,7 @@ static void add_instr(kinds *k, uint32_t id, double ns)
     k->n[kind]++;
 }
 
-/* Of instructions that had nothing beside them: what they took over what was measured, by engine.
- */
+/* By engine: time here over measured time, of instructions that had nothing beside them. */
 static void find_scale(const dh_program *p, const dh_span *spans, const double *measured_ns,
                        const int64_t *beside_ns, double scale[DH_N_ENGINE])
 {
@@ -388,7 +387,7 @@ static void add_up(const dh_program *p, const dh_span *spans, const double *alon
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* What the sweeps of a step need, and own times. */
+/* Work space for the sweeps of a step, and own times. */
 typedef struct scratch {
     int64_t *beside_ns;
     double *alone_ns; /* or what each nanosecond lost */

@@ -1,11 +1,11 @@
-/* What a step's time went into, from when every instruction of a rank ran: how much
+/* The parts of a step's time, from when every instruction of a rank ran: how much
  * communication was hidden behind computation, and why the rest was not. And the same
  * step as a file for chrome://tracing or Perfetto.
  *
  * Hidden time has one definition: communication's own time minus the time by which the step got
  * longer because of it. "Own" or "alone" is the time that an instruction takes with nothing
- * beside it. The step gets longer where the compute stream stands still while a transfer runs,
- * and where a computation beside a transfer takes longer than alone. */
+ * beside it. The step gets longer in two ways. The compute stream stands still while a transfer
+ * runs, or a computation beside a transfer takes longer than alone. */
 #ifndef DH_REPORT_TIMELINE_H
 #define DH_REPORT_TIMELINE_H
 
@@ -47,8 +47,8 @@ const char *dh_waiting_name(dh_waiting what);
  *   hidden + exposed = alone
  *   span = (busy[compute] - exposed_by[slowdown]) + exposed + idle
  *   idle = sum of waits + what launching took, and cores that were not given
- * Hidden time is negative where communication costs the step more than its own time. Of two
- * communications at once, the cause that comes first counts. */
+ * Hidden time is negative where communication costs the step more than its own time. If two
+ * communications run at once, the cause that comes first counts. */
 typedef struct dh_timeline {
     int64_t span_ns;              /* first start to last end */
     int64_t busy_ns[DH_N_ENGINE]; /* something ran on a stream of the engine */
@@ -73,9 +73,9 @@ dh_status dh_timeline_reduce(dh_ctx *ctx, const dh_program *program, const dh_sp
 /* The same of a step that really ran, with own times that it shows itself. Operators in the same
  * place of one graph are of one kind. A kind's own time is the mean over those of its instructions
  * that had nothing beside them: a computation no transfer, a transfer no computation. A kind that
- * has none takes what was measured before, scaled by what other kinds of its engine took here over
- * what they took then. Where nothing was measured either it took its own time, and so its slowdown
- * counts as none.
+ * has none takes its measured time, scaled by the time of its engine's other kinds here over their
+ * measured time. Without a measured time it took its own time, and so its slowdown counts as
+ * none.
  * in        measured_ns [instructions]: NULL, or own times from a profile; 0: not measured */
 dh_status dh_timeline_observe(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                               const double *measured_ns, dh_timeline *timeline);
@@ -83,7 +83,7 @@ dh_status dh_timeline_observe(dh_ctx *ctx, const dh_program *program, const dh_s
  * errors    DH_ENOMEM */
 dh_status dh_timeline_measured(dh_ctx *ctx, const dh_program *program, const dh_costs *costs,
                                double *measured_ns);
-/* What one communication's time, from met_ns to end_ns, went beside; its parts add up to that. */
+/* The parts of one communication's time, from met_ns to end_ns; they add up to it. */
 typedef struct dh_transfer_times {
     int64_t beside_ns[DH_N_PHASE]; /* computation that went on, by phase */
     int64_t exposed_by_ns[DH_N_EXPOSURE];
@@ -96,7 +96,7 @@ typedef struct dh_transfer_times {
 dh_status dh_timeline_transfers(dh_ctx *ctx, const dh_program *program, const dh_span *spans,
                                 const double *alone_ns, dh_transfer_times *each);
 void dh_timeline_add(dh_timeline *sum, const dh_timeline *one);
-/* What the step's computation takes alone: busy[compute] without its slowdown. */
+/* Time of the step's computation alone: busy[compute] without its slowdown. */
 int64_t dh_timeline_compute_ns(const dh_timeline *timeline);
 /* Hidden part of communication's own time; 0 where there is none. */
 double dh_timeline_hidden_share(const dh_timeline *timeline);
@@ -118,25 +118,25 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
 
 /* The step in Chrome's trace event format (JSON object form). Process = rank, thread = stream.
  *
- *   complete events   one of category "kernel" for each instruction. Name: the operator, with
+ *   complete events   One of category "kernel" for each instruction. Name: the operator, with
  *                     "ncclDevKernel_" before a communication. Args: operator, phase, instruction,
- *                     kind of block, output tensor, group of ranks or pipeline rank of a
- *                     communication, time it waited for partners, micro-batch, layer, flops of
- *                     computation, bytes of its operands
- *   instant events    a part of an output is complete; an arrow leads to each instruction that
- *                     waits for it
- *   half arrows       one for each message between stages; the other half is in the other rank's
- *                     file
- *   counter events    "memory": activations and scratch alive, in bytes
- *   "otherData"       the rank, its planned bytes, and those of each persistent kind
+ *                     kind of block, output tensor, micro-batch, layer, bytes of its operands.
+ *                     Of a communication: group of ranks or pipeline rank, time it waited for
+ *                     partners. Of a computation: flops.
+ *   instant events    A part of an output is complete; an arrow leads to each instruction that
+ *                     waits for it.
+ *   half arrows       One for each message between stages; the other half is in the other rank's
+ *                     file.
+ *   counter events    The counter "memory": activations and scratch alive, in bytes.
+ *   "otherData"       The rank, its planned bytes, and those of each persistent kind.
  *
  * Times are those of the monotonic clock in microseconds, so files of ranks on one machine join
  * into one trace (dh_trace_join).
  *
  * The file also has keys that PyTorch's profile-guided estimator, Holistic Trace Analysis and
- * `dhelix profile --from-trace` read, as Kineto writes them: "stream", "External id"; for
- * collectives "Collective name", "Process Group Name", "Group size", "In msg nelems", ...; groups
- * as "distributedInfo"; operators of the host ("cpu_op") with "Input Dims".
+ * `dhelix profile --from-trace` read, as Kineto writes them. Such keys are "stream" and "External
+ * id"; for collectives "Collective name", "Process Group Name", "Group size", "In msg nelems" and
+ * more. Groups are in "distributedInfo". Operators of the host ("cpu_op") have "Input Dims".
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,
                          const dh_span *spans);

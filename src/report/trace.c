@@ -1,9 +1,9 @@
 /* A step as Chrome trace events.
  *
- * Format: "Trace Event Format" (Google, 2016), JSON object form: metadata events name
- * process and threads, complete events ("X") have start and duration in microseconds,
- * instant events ("i") a moment, flow events ("s", "f") are the ends of an arrow,
- * counter events ("C") values that hold until the next; "otherData" is free.
+ * Format: "Trace Event Format" (Google, 2016), JSON object form. Metadata events name process and
+ * threads. Complete events ("X") have start and duration in microseconds, instant events ("i") a
+ * moment. Flow events ("s", "f") are the ends of an arrow. Counter events ("C") have values that
+ * hold until the next. "otherData" is free.
  * Names come from tables and from our graph builder: letters, digits, '_', '.', nothing
  * that JSON would want escaped. */
 #include <inttypes.h>
@@ -19,7 +19,7 @@ static const char *const phase_names[DH_N_PHASE] = {[DH_PHASE_F] = "forward",
                                                     [DH_PHASE_W] = "weight-gradient",
                                                     [DH_PHASE_OPT] = "optimizer"};
 
-/* What does not change with time. */
+/* Print the facts that do not change with time. */
 static void print_footprint(const dh_program *p, dh_str *out)
 {
     uint64_t n_bytes[DH_BUF_ACT] = {0};

@@ -1,7 +1,7 @@
-/* Inside the folder: what tools around PyTorch look for in a trace. Inductor's profile-guided
- * estimator and Holistic Trace Analysis take events of category "kernel" with a stream; collectives
- * by a name that begins with "nccl", with their group and sizes; what a kernel computes from the
- * host's operator ("cpu_op") of the same "External id", whose operands have sizes. */
+/* Inside the folder: keys of a trace for tools around PyTorch. Inductor's profile-guided estimator
+ * and Holistic Trace Analysis take events of category "kernel" with a stream. They know collectives
+ * by a name from "nccl" on, with group and sizes. A kernel's computation comes from the host's
+ * operator ("cpu_op") of the same "External id", whose operands have sizes. */
 #ifndef DH_REPORT_TRACE_KEYS_H
 #define DH_REPORT_TRACE_KEYS_H
 

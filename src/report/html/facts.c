@@ -1,4 +1,4 @@
-/* What ran, from the job: lines for people, and the sizes that drawings need. */
+/* Facts of the run, from the job: lines for people, and the sizes that drawings need. */
 #include "base/c_locale.h"
 #include "report/html/run.h"
 

@@ -6,9 +6,9 @@
 
 #include "base/base.h"
 
-/* Commas are put where they belong: before every value but the first of its array or
- * object. Running out of memory shows at the end, in text.failed or in dh_json_is_whole: where it
- * was short, a text may lack characters, or have question marks as one that is not UTF-8. */
+/* Commas are put where they belong: before every value except the first of its array or object.
+ * Running out of memory shows at the end, in text.failed or in dh_json_is_whole. A text may then
+ * lack characters, or have question marks as one that is not UTF-8. */
 typedef struct json_out {
     dh_str text;
     bool comma; /* before the next value or key */

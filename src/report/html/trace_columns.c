@@ -1,9 +1,9 @@
 /* Traces as columns of the page.
  *
- * What many instructions share (operator, phase, block, tensor, group, FLOPs, bytes) is a
- * row of one table, "kinds"; an instruction is the row's number, micro-batch, layer and
- * three times, in nanoseconds from the first instruction of any rank, starts of a stream
- * each from the one before it. So an instruction takes about 15 bytes of the page. */
+ * The common facts of many instructions are a row of one table, "kinds": operator, phase, block,
+ * tensor, group, FLOPs and bytes. An instruction is the row's number, micro-batch, layer and three
+ * times, in nanoseconds from the first instruction of any rank. Starts of a stream are counted from
+ * the one before. So an instruction takes about 15 bytes of the page. */
 #include "base/json_text.h"
 #include "report/html/trace.h"
 
@@ -125,7 +125,7 @@ static dh_status write_kinds(dh_ctx *ctx, const traces *t, json_out *out)
     return DH_OK;
 }
 
-/* What a rank's streams are called, and what does their work. */
+/* Names of a rank's streams, and the engines that do their work. */
 static void write_stream_table(json_out *out)
 {
     out_key(out, "streams");
