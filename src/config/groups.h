@@ -16,9 +16,9 @@ size_t dh_job_n_groups(const dh_job *job);
 /* The job that trains the documents of one group. It is the run's job with the group's settings.
  *   train.seq_len   the group's longest length
  *   train.batch     sequences of all ranks in one pass of the group's program
- *   degrees         1 where the entry names any degree but not this one; dp: the remaining ranks
- *   micro-batches   one sequence each, as many in a pass as there are stages; micro_batch and
- *                   micro_batches change that
+ *   degrees         1 where the entry names any degree except this one; dp: the remaining ranks
+ *   micro-batches   One sequence each, as many in a pass as there are stages. The settings
+ *                   micro_batch and micro_batches change that.
  * Shares the job's strings.
  * in        job: its ranks, batch and length derived (dh_job_check)
  * errors    DH_EINVAL the entry, naming it; those of dh_job_check; DH_ENOMEM */

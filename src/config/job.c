@@ -60,7 +60,7 @@ static dh_status store(dh_ctx *ctx, dh_job *job, const dh_assignment *a, const c
     return DH_OK;
 }
 
-/* All but the model, whose keys wait for its source. */
+/* Applies everything except the model, whose keys wait for its source. */
 static dh_status apply(dh_ctx *ctx, dh_job *job, const dh_assignments *list, const char *base_dir)
 {
     for (size_t i = 0; i < list->n; i++) {

@@ -391,7 +391,7 @@ bool dh_job_has_stage_times(const dh_job *job)
     return false;
 }
 
-/* What would cut a model that is not there. */
+/* Settings that would cut a model, although there is none, are refused. */
 static dh_status check_stage_times(dh_ctx *ctx, dh_job *job)
 {
     static const char *const keys[] = {"forward_ms", "input_ms", "weight_ms"};

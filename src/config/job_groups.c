@@ -10,7 +10,7 @@
 #define LL(x) ((long long)(x))
 #define BLANKS " \t\n,"
 
-/* What an entry may say, and the setting that is. */
+/* The words of an entry, and their settings. */
 static const struct {
     const char *word, *key;
     bool degree;
@@ -51,7 +51,7 @@ static char *entry_at(const dh_job *job, size_t group)
     return dh_arena_printf(job->arena, "%.*s", (int)strcspn(at, ";"), at);
 }
 
-/* What one entry comes to, word by word. */
+/* The result of one entry, word by word. */
 typedef struct reading {
     dh_job *of;
     const char *entry;
@@ -188,7 +188,7 @@ static dh_status check_each(dh_ctx *ctx, const dh_job *job, size_t n)
                    LL(before), LL(job->seq_len));
 }
 
-/* Of what a job may have besides. */
+/* Check a job's other settings, with which groups may not go. */
 static dh_status check_others(dh_ctx *ctx, const dh_job *job)
 {
     if (job->elastic_action == DH_ELASTIC_CONTINUE)

@@ -174,7 +174,7 @@ static dh_status validate_open(dh_ctx *ctx, const dh_model *model)
     return dh_model_validate(ctx, &m);
 }
 
-/* What no single line of the file is to blame for. */
+/* Complete the model, and check rules that concern no single line of the file. */
 static dh_status complete(dh_ctx *ctx, dh_job *job, const dh_model *source,
                           const dh_assignments *list)
 {

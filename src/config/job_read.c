@@ -1,8 +1,8 @@
 /* YAML and --set text to assignments: which setting, which text, where it stood.
  *
- * The document is composed by libyaml, then walked: a mapping whose dotted path
- * is a section is entered, a path that is a setting takes a scalar or a sequence
- * of scalars. No value is judged here but "is there one". */
+ * The document is composed by libyaml, then walked. A mapping whose dotted path is a section is
+ * entered. A path that is a setting takes a scalar or a sequence of scalars. No value is judged
+ * here, only whether there is one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

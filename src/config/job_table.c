@@ -585,7 +585,7 @@ static const char *near_anywhere(const char *key)
     return dh_nearest(key, names, DH_COUNTOF(names));
 }
 
-/* What other projects call it, where it is no alias: another name, or another form. */
+/* Other projects' words for a setting that are no aliases: another name, or another form. */
 static const struct {
     const char *word; /* a key, or its last part */
     const char *here;

@@ -450,7 +450,7 @@ static const struct type_row {
     [DH_SET_MODEL] = {false, store_text, print_text},
 };
 
-/* What a job has stands in job.yaml, summary.json, plans and reports, all of which are UTF-8. */
+/* A job's values appear in job.yaml, summary.json, plans and reports, all of which are UTF-8. */
 static dh_status check_utf8(dh_ctx *ctx, const dh_assignment *v, const char *base_dir)
 {
     size_t at;

@@ -1,9 +1,9 @@
 /* Mesh arithmetic: a rank is a number in mixed radix over the axes of dh_mesh_axis.
  *
- * A group is a mask of axes: its members share the digits of all other axes.
- * The embedding group uses only the first and last digit of the pipeline axis, and a stage of a
- * group some of an axis that nodes cut, so every loop asks digit_count() and digit_at() instead of
- * the axis size.
+ * A group is a mask of axes: its members share the digits of all other axes. The embedding group
+ * uses only the first and last digit of the pipeline axis. A stage of a group uses some digits of
+ * an axis that nodes cut. Every loop therefore asks digit_count() and digit_at() instead of the
+ * axis size.
  *
  * Stages. Nodes that are equal runs of one axis split each of its digits in two: the place in the
  * run, and which run. Faster axes are all place, slower ones all run. Members of a local group

@@ -148,8 +148,8 @@ typedef struct dh_group_stages {
     int64_t per_node, n_nodes; /* members of either: their product is the group's size */
 } dh_group_stages;
 /* Whether a group can work in two stages. It must be of DH_GROUP_STAGE_LIST, and lie on two or more
- * nodes with the same number of members, at least two, on each. Its i-th member is the
- * (i mod per_node)-th of its local group and the (i / per_node)-th of its cross group.
+ * nodes with the same number of members, at least two, on each. With n = per_node, its i-th member
+ * is number i mod n of its local group and number i / n of its cross group.
  * out       stages: set where it can
  * returns   NULL, or why not */
 const char *dh_mesh_group_stages(const dh_mesh *mesh, dh_group_kind group, dh_group_stages *stages);
@@ -177,8 +177,8 @@ int64_t dh_mesh_group_size(const dh_mesh *mesh, dh_group_kind group);
 /* Number of the rank's group among those of its kind: the colour of a communicator split.
  * Groups are numbered by their first members. */
 int64_t dh_mesh_group_id(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
-/* Position of the rank in its group; members are in rank order. -1 where the rank has none (the
- * inner stages of DH_GROUP_EMBED, the middle one of a group of copies). */
+/* Position of the rank in its group; members are in rank order. -1 if the rank has none: inner
+ * stages for DH_GROUP_EMBED, the middle one for a group of copies. */
 int64_t dh_mesh_group_index(const dh_mesh *mesh, dh_group_kind group, int64_t rank);
 /* Rank of the i-th member, i in [0, group_size), of the rank's group. */
 int64_t dh_mesh_group_member(const dh_mesh *mesh, dh_group_kind group, int64_t rank, int64_t i);

@@ -1,4 +1,4 @@
-/* What a model's sizes imply: consistency, parameter count, FLOPs per token.
+/* Consequences of a model's sizes: consistency, parameter count, FLOPs per token.
  *
  * The architecture follows from the family (norm, activation, which biases),
  * so a model is a dozen integers. Reading them is model_json.c (config.json)
@@ -23,7 +23,7 @@ const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "line
 const char *const dh_attention_kind_names[DH_N_ATTENTION_KINDS + 1] = {"softmax", "linear", NULL};
 const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1] = {"elu", "identity", "silu", NULL};
 
-/* What the family alone decides. */
+/* Fields that the family alone decides. */
 #define LLAMA_LIKE .norm = DH_NORM_RMS, .act = DH_ACT_SWIGLU, .rope = true
 #define GEMMA                                                                                      \
     .norm = DH_NORM_RMS, .act = DH_ACT_GEGLU, .rope = true, .window = true, .window_layers = true, \
@@ -394,7 +394,7 @@ static int64_t layer_params(const dh_model *m)
            layer_bias_params(m);
 }
 
-/* Of the same, those that a token is multiplied with. */
+/* Its parameters with which a token is multiplied. */
 static int64_t layer_matmul_params(const dh_model *m)
 {
     int64_t used_ffns = m->n_experts ? m->top_k + m->n_shared : 1;
@@ -432,8 +432,8 @@ int64_t dh_model_window(const dh_model *m, int64_t layer)
     return layer >= m->window_from && !whole ? m->window : 0;
 }
 
-/* Tokens that one of T sees, on average, summed over layers of softmax attention: T / 2, or of a
- * window all but for the sequence's first ones. */
+/* Tokens that one of T sees, on average, summed over layers of softmax attention. That is T / 2.
+ * With a window it is the window, except that the sequence's first tokens see fewer. */
 static double tokens_seen(const dh_model *m, double seq_len)
 {
     double n = 0;

@@ -2,8 +2,8 @@
  * sigmoids in groups; its config class, and yarn's stretching of rotary positions, which others may
  * have too.
  *
- * Its first layers may be without experts. What is not computed: modules that predict further
- * tokens, which are left out: a model is written without them. */
+ * Its first layers may be without experts. Modules that predict further tokens are not computed:
+ * they are left out, and a model is written without them. */
 #include "model_classes.h"
 #include "model_names.h"
 

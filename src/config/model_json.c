@@ -1,9 +1,9 @@
 /* Hugging Face config.json <-> dh_model.
  *
- * Reading is a table walk: each config class has rows "key -> field with range
- * and default" (defaults are those of transformers' classes, used when a key is
- * absent or null) and rows "key must have this value", for switches that change
- * what the model computes. Other keys do not matter and are ignored. */
+ * Reading is a table walk. Each config class has rows "key -> field with range and default". The
+ * defaults are those of transformers' classes, used when a key is absent or null. Rows "key must
+ * have this value" are for switches that change the computation. Other keys do not matter and are
+ * ignored. */
 #include "base/needs.h"
 #include "dhelix/model.h"
 
@@ -231,8 +231,8 @@ dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_lay
     return DH_OK;
 }
 
-/* Which layers have the window, one by one: those behind the first ones, or all but every so
- * manieth. */
+/* Which layers have the window, one by one: all layers after the first ones, or all layers except
+ * every n-th. */
 static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     const json_t *types;

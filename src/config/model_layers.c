@@ -1,7 +1,7 @@
 /* Layers that differ: which are of which kind, and the model as one of them sees it.
  *
- * Fields of a model say by rules which layers are apart from what its other fields describe.
- * Whoever works on one layer asks for the model of that layer, whose layers are all alike, and
+ * Rules among a model's fields say which layers differ from the description by its other fields.
+ * Code that works on one layer asks for the model of that layer, whose layers are all alike. It
  * needs to know of no rule. */
 #include "model_names.h"
 

@@ -1,8 +1,7 @@
 /* Built-in model shapes: one row each, published sizes or small ones for tests.
  *
- * Rows of the DHelix paper (arXiv 2411.15871, tables 3 to 5) are given there by
- * width, feed-forward width, layers, sequence and experts only; what a row
- * adds to that is said in its doc. */
+ * Rows of the DHelix paper (arXiv 2411.15871, tables 3 to 5) are given there by width, feed-forward
+ * width, layers, sequence and experts only. The doc of such a row names its additions. */
 #include "base/base.h"
 #include "base/needs.h"
 #include "dhelix/model.h"

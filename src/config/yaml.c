@@ -1,6 +1,6 @@
-/* YAML texts, composed by libyaml. What it reads slowly is refused before: it goes over all open
- * collections at every token, so that deep nesting takes time squared. Nothing here nests deeply.
- */
+/* YAML texts, composed by libyaml. Texts that it would read slowly are refused before. It goes over
+ * all open collections at every token, so deep nesting takes time squared. Nothing here nests
+ * deeply. */
 #include "config/yaml.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int step_of(yaml_event_type_t type)
     return opens - closes;
 }
 
-/* What cannot be parsed is found again when the document is composed, and reported then. */
+/* A text that cannot be parsed is found again when it is composed, and reported then. */
 static dh_status walk(dh_ctx *ctx, yaml_parser_t *parser, const char *origin)
 {
     yaml_event_t event;
@@ -62,7 +62,7 @@ static dh_status check_depth(dh_ctx *ctx, const char *origin, const char *text, 
 
 /* ---- documents ------------------------------------------------------------------------------ */
 
-/* libyaml names every problem but a lack of memory, which is not always its error either. */
+/* libyaml names every problem except a lack of memory, which is not always its error either. */
 static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
 {
     const char *problem = parser->problem;
@@ -82,7 +82,7 @@ static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
                    parser->context ? ", " : "", parser->context ? parser->context : "");
 }
 
-/* What follows the document is another one, or the end. */
+/* Another document may follow, or the end. */
 static dh_status check_only(const dh_yaml *y, yaml_parser_t *parser)
 {
     yaml_document_t rest;
@@ -118,7 +118,7 @@ void dh_yaml_close(dh_yaml *yaml)
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-/* libyaml's getters change nothing but take the document as if they did. */
+/* libyaml's getters change nothing, although they take a document that could be changed. */
 static yaml_document_t *document_of(const dh_yaml *yaml)
 {
     return (yaml_document_t *)(uintptr_t)&yaml->doc;
