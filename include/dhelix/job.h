@@ -170,7 +170,7 @@ typedef struct dh_job {
     int64_t ranks;                  /* ranks; --ranks and the launcher set it by an override */
     int64_t vpp;                    /* parallel.virtual_stages */
     char *schedule;                 /* parallel.schedule: row name or a CSV file */
-    char *layer_split;              /* parallel.layer_split: "3,4,4,3", "-1,*" or empty for even */
+    char *layer_split;              /* parallel.layer_split: "3,4,4,3", "-1,*", "auto"; "": even */
     int64_t max_activations;        /* parallel.max_activations, of zb-auto; 0: pp */
     double wgrad_share;             /* parallel.wgrad_share, of zb-auto; 0: the model's */
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
@@ -255,6 +255,8 @@ DH_API bool dh_job_has_stage_times(const dh_job *job);
 DH_API int64_t dh_job_n_micro(const dh_job *job);
 /* Whether its sequences are rows of documents, or of conversations, and not windows of a stream. */
 DH_API bool dh_job_has_rows(const dh_job *job);
+/* Whether parallel.layer_split is "auto": resolving the job chooses it. */
+DH_API bool dh_job_splits(const dh_job *job);
 /* Step at which the learning rate is min_lr: decay_steps, or with auto the run's last. 0: it stays
  * (constant). */
 DH_API int64_t dh_job_decay_end(const dh_job *job);

@@ -324,6 +324,8 @@ static void print_job(const dh_simulated_list *list, dh_str *out)
                   (long long)j->global_batch, (long long)j->seq_len, (long long)dh_job_n_micro(j),
                   dh_precision_name(j->dtype, j->fp8), list->n_strategies == 1 ? ", strategy " : "",
                   list->n_strategies == 1 ? list->at[0].strategy->name : "");
+    if (list->n == 1 && list->at[0].job && dh_job_splits(j))
+        dh_str_printf(&text, ", layers of the stages %s", list->at[0].job->job.layer_split);
     dh_cli_paragraph(out, &text, 2);
 }
 

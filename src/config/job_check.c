@@ -224,7 +224,8 @@ static bool has_chunks(const dh_job *job, int64_t count)
 static dh_status check_layer_split(dh_ctx *ctx, const dh_job *job, int64_t chunks)
 {
     int64_t count = 0, sum = 0;
-    if (strpbrk(job->layer_split, "*-")) return DH_OK; /* dh_layer_split sees, by the schedule */
+    /* dh_layer_split sees, by the schedule */
+    if (dh_job_splits(job) || strpbrk(job->layer_split, "*-")) return DH_OK;
     for (const char *p = job->layer_split; *p; count++) {
         char *end;
         int64_t layers = strtoll(p, &end, 10);
@@ -478,6 +479,11 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
     DH_TRY(check_linear(ctx, job));
     DH_TRY(check_schedule(ctx, job));
     return dh_job_check_groups(ctx, job);
+}
+
+bool dh_job_splits(const dh_job *job)
+{
+    return strcmp(job->layer_split, "auto") == 0;
 }
 
 bool dh_job_has_rows(const dh_job *job)

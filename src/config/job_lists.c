@@ -49,7 +49,9 @@ dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment
     dh_str text = DH_STR_INIT, list = DH_STR_INIT;
     for (size_t i = 0; i < v->n; i++) dh_str_printf(&text, "%s%s", i ? "," : "", v->items[i]);
     dh_str_printf(&list, "%s", "");
-    dh_status st = text.text ? keep_entries(ctx, v, text.text, &list) : DH_OK;
+    const bool open = v->setting->automatic && text.text && strcmp(text.text, "auto") == 0;
+    if (open) dh_str_printf(&list, "auto");
+    dh_status st = text.text && !open ? keep_entries(ctx, v, text.text, &list) : DH_OK;
     char *copy =
         st == DH_OK && !list.failed && list.text ? dh_arena_strdup(job->arena, list.text) : NULL;
     if (st == DH_OK && !copy) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");

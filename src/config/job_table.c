@@ -394,7 +394,7 @@ static const dh_setting settings[] = {
     INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
-    TEXT("parallel.layer_split", layer_split, DH_SET_SPLIT, "",
+    TEXT("parallel.layer_split", layer_split, DH_SET_SPLIT, "", .automatic = "the split with the shortest simulated step",
          .help = "layers of each chunk in model order, as 3,4,4,3; -1: one fewer than an even share; "
                  "*: as even as can be, of all that are not listed; empty: even"),
     INT("parallel.max_activations", max_activations, "auto", 0, DEGREE_MAX, .automatic = "pp",

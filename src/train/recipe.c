@@ -79,7 +79,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .fuse_gelu = fuses_gelu(job, device),
         .moe_mode = job->moe_mode,
         .moe_capacity = job->moe_capacity,
-        .layer_split = job->layer_split,
+        .layer_split = dh_job_splits(job) ? "*" : job->layer_split,
         .post_validation = job->post_validation,
         .fuse = dh_fuse_pieces(job->fuse),
         .clips = job->grad_clip > 0,

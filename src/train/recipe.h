@@ -62,6 +62,12 @@ dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh
  * errors    those of dh_train_simulate */
 dh_status dh_resolved_fuse(dh_ctx *ctx, dh_resolved *resolved);
 
+/* ---- split.c: parallel.layer_split: auto ------------------------------------------------------ */
+/* Of a job with its strategy and schedule: layers of each virtual stage, where that is open, by
+ * simulated steps. A schedule that is placed by times is placed again. Deterministic: ranks agree.
+ * errors    those of dh_train_simulate for the even split */
+dh_status dh_resolved_split(dh_ctx *ctx, dh_resolved *resolved);
+
 /* ---- choose.c: strategy: auto ---------------------------------------------------------------- */
 /* The variation whose simulated step is shortest, of those that can run the job. All that were
  * compared are logged unless quiet. Deterministic: ranks agree. Caller frees.

@@ -181,6 +181,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_costs(ctx, r));
     DH_TRY(decide(ctx, r));
     DH_TRY(find_schedule(ctx, r));
+    DH_TRY(dh_resolved_split(ctx, r));
     return dh_strategy_searches(strategy) ? dh_resolved_fuse(ctx, r) : DH_OK;
 }
 

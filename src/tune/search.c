@@ -367,7 +367,9 @@ static dh_status prepare(search *s, dh_job *job)
     DH_TRY(check_options(ctx, o));
     s->t.options = o;
     s->t.own_sequence = job->sequence_parallel;
-    s->t.own_split = strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
+    s->t.splits = dh_job_splits(job);
+    s->t.own_split =
+        s->t.splits || strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
     s->tune->memory_bytes = s->t.memory_bytes = dh_tune_device_bytes(o);
     DH_TRY(tune_found_init(ctx, &s->found, s->tune->arena,
                            DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1)));

@@ -15,6 +15,8 @@ static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *
     dh_job own = *t->job;
     own.arena = arena;
     own.layer_split = t->own_split; /* not that of the mesh that was visited last */
+    if (t->splits && !(own.layer_split = dh_arena_strdup(arena, "auto")))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a configuration");
     DH_TRY(dh_tune_apply(ctx, config, &own));
     return dh_job_resolve(ctx, &own, &how, job);
 }

@@ -60,6 +60,7 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
                  .options = t->options,
                  .own = t->own,
                  .own_split = t->own_split,
+                 .splits = t->splits,
                  .strategy_wanted = t->strategy_wanted,
                  .schedule_wanted = t->schedule_wanted,
                  .zeros = t->zeros,

@@ -40,7 +40,8 @@ static dh_status write_layers(dh_ctx *ctx, const dh_job *job, const dh_schedule 
 {
     int64_t *layers = calloc((size_t)s->n_stages + 1, sizeof *layers);
     if (!layers) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a schedule");
-    dh_status st = dh_layer_split(ctx, job->model.n_layers, s->n_stages, job->layer_split, layers);
+    const char *split = dh_job_splits(job) ? "*" : job->layer_split;
+    dh_status st = dh_layer_split(ctx, job->model.n_layers, s->n_stages, split, layers);
     if (st == DH_OK) {
         out_key(out, "layers");
         out_open(out, '[');
