@@ -6,6 +6,7 @@
 axes.svg  the groups of eight ranks with dp 2, tp 2, pp 2, by the numbering of docs/words.md (tp fastest, then dp, pp)
 hidden.svg  what of a transfer's own time is hidden: 10 ms of computation and 6 ms of communication
 pairing.svg  the operators of a forward and a backward on two streams: one strand after the other, and paired
+tour.svg  the stops of docs/tour.md: from what a step's program is made, and what uses it
 waves.svg  the schedule dhelix-w, four ranks, six micro-batches, in slots that all take equally long
 zero.svg  what a rank of four holds under ZeRO 0 to 3, phase by phase of a step with one micro-batch
 
@@ -229,11 +230,46 @@ def draw_waves():
     return svg(left + n_slots * side + 10, y + 24, parts)
 
 
+# ---- tour ------------------------------------------------------------------------------
+
+# Stops of docs/tour.md: column, row, kind, what is made, what holds it.
+STOPS = [
+    (0, 0.5, "tp", "1 job", "dh_job"), (1, 0.5, "tp", "2 recipe", "dh_recipe"), (2, 0, "tp", "3 graphs", "dh_graph"),
+    (2, 1, "tp", "4 schedule", "dh_schedule"), (3, 0.5, "tp", "5 order of a slot", "dh_slot"),
+    (0, 2.5, "dp", "6, 7 program", "dh_program"), (1, 2.5, "dp", "8 memory", "places in the slab"),
+    (2, 2.5, "dp", "9 proof", "over all ranks"), (3, 2, "pp", "10, 11 run", "commands, kernels"), (3, 3, "pp", "12 simulation", "events, costs"),
+]
+WAYS = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (7, 9)]  # indices of STOPS
+
+
+def draw_tour():
+    wide, high, column, row = 124, 40, 156, 56
+    parts = [STYLE, "<style>.way { fill: none; stroke: #6e7781 } .tip { fill: #6e7781 }</style>"]
+    at = [(10 + x * column, 10 + y * row) for x, y, *_ in STOPS]
+    for a, b in WAYS:
+        (x0, y0), (x1, y1) = (at[a][0] + wide, at[a][1] + high / 2), (at[b][0], at[b][1] + high / 2)
+        if x1 > x0:
+            bend = f"H{x0 + 10:g} V{y1:g} H{x1 - 6:g}"
+            tip = f"{x1:g},{y1:g} {x1 - 7:g},{y1 - 4:g} {x1 - 7:g},{y1 + 4:g}"
+        else:  # from the end of the first line to the beginning of the second
+            y1, x1 = at[b][1], at[b][0] + wide / 2
+            x0, y0 = at[a][0] + wide / 2, at[a][1] + high
+            bend = f"V{10 + 1.85 * row:g} H{x1:g} V{y1 - 6:g}"
+            tip = f"{x1:g},{y1:g} {x1 - 4:g},{y1 - 7:g} {x1 + 4:g},{y1 - 7:g}"
+        parts.append(f'<path class="way" d="M{x0:g},{y0:g} {bend}"/><polygon class="tip" points="{tip}"/>')
+    for (x, y), (_, _, kind, title, holder) in zip(at, STOPS):
+        parts.append(rect(x, y, wide, high, kind, 6))
+        parts.append(text(f"{x + wide / 2:g}", f"{y + 17:g}", title, "head", "middle"))
+        parts.append(text(f"{x + wide / 2:g}", f"{y + 33:g}", holder, "dim", "middle"))
+    return svg(20 + 3 * column + wide, 20 + 3 * row + high, parts)
+
+
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "docs/img")
     (folder / "axes.svg").write_text(draw_axes())
     (folder / "hidden.svg").write_text(draw_hidden())
     (folder / "pairing.svg").write_text(draw_pairing())
+    (folder / "tour.svg").write_text(draw_tour())
     (folder / "waves.svg").write_text(draw_waves())
     (folder / "zero.svg").write_text(draw_zero())
 
