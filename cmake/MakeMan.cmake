@@ -22,6 +22,7 @@ endfunction()
 
 # The overview lists the commands as lines "  name   what it does".
 help_text("" overview)
+string(REPLACE ";" "," overview "${overview}") # it would divide a list
 string(REGEX MATCHALL "\n  [a-z-]+ +[^\n]+" lines "${overview}")
 if(NOT lines)
   message(FATAL_ERROR "${DHELIX} help lists no commands")

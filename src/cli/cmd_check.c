@@ -270,17 +270,18 @@ const dh_command dh_command_check = {
     .name = "check",
     .doc = "build and verify a job's programs, and say what they need, without running them",
     .usage = "JOB",
-    .notes =
-        "The verifier proves that the programs end, that no two unordered instructions touch\n"
-        "the same bytes with a write, and that nothing lies outside the memory planned.\n"
-        "Activations and scratch are those alive at the moment that needs most. As system: the\n"
-        "most alive where the system that the job names keeps what its traits say as well. Kept "
-        "by\n"
-        "steps: weights and moments that steps ahead of the gradient norm overwrite\n"
-        "(optimizer.post_validation), at the end of the step, where activations were: it adds to\n"
-        "the peak only what it has more than these. The last line compares what all ranks need as\n"
-        "threads of one process with what this machine has free; it is no error where that is\n"
-        "less, since the job may be meant for other machines.\n",
+    .notes = "The verifier proves that the programs end, that no two unordered instructions touch\n"
+             "the same bytes with a write, and that nothing lies outside the planned memory.\n"
+             "\n"
+             "Activations and scratch are counted at the moment that needs most. \"As system\" is\n"
+             "the most that is alive where the job's system keeps more than ours does (its\n"
+             "traits). \"Kept by steps\" are weights and moments that steps ahead of the gradient\n"
+             "norm overwrite (optimizer.post_validation). At the end of the step they take the\n"
+             "place of activations, so they raise the peak only where they are larger.\n"
+             "\n"
+             "The last line compares the memory of all ranks, as threads of one process, with the\n"
+             "free memory of this machine. Too little is no error, since the job may be meant for\n"
+             "other machines.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -224,17 +224,18 @@ const dh_command dh_command_convert = {
     .doc = "write weights as a Hugging Face folder",
     .usage = "IN OUT",
     .notes =
-        "IN is what `dhelix sample` takes: a run, a checkpoint, a Hugging Face folder or file, a\n"
-        "llama2.c or llm.c .bin file; adapters, a run's or a folder of PEFT's, are merged into "
-        "the\n"
-        "weights they belong to. OUT gets config.json, safetensors and, where IN has them,\n"
-        "tokenizer files, generation_config.json, chat templates and the ids of special tokens.\n"
-        "Of a tokenizer Transformers reads the same ids: bytes and characters become a\n"
-        "tokenizer.json, and a tokenizer_config.json is written where there is none.\n"
-        "What `dhelix eval` refuses is not written: a tensor or factor that is missing, of "
-        "another\n"
-        "shape, not finite. Files are not copied through links that leave the model's folder.\n"
-        "OUT appears complete or not at all.\n",
+        "IN is what `dhelix sample` takes: a run, a checkpoint, a Hugging Face folder or\n"
+        "file, or a .bin file of llama2.c or llm.c. Adapters (a run's, or a folder of PEFT's)\n"
+        "are merged into the weights they belong to.\n"
+        "\n"
+        "OUT gets config.json and safetensors. Where IN has them, it also gets tokenizer\n"
+        "files, generation_config.json, chat templates and the ids of special tokens.\n"
+        "Transformers gets the same ids: bytes and characters become a tokenizer.json, and a\n"
+        "tokenizer_config.json is written where there is none.\n"
+        "\n"
+        "A model that `dhelix eval` refuses is not written: a tensor or factor is missing,\n"
+        "has another shape, or is not finite. Files are not copied through links that leave\n"
+        "the model's folder. OUT appears complete or not at all.\n",
     .min_args = 2,
     .max_args = 2,
     .options = options,

@@ -32,7 +32,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(tokenizer),
      .value = "SPEC",
-     .doc = "bytes, or the path of a tokenizer (default: the one beside the weights)"},
+     .doc = "bytes, or the path of a tokenizer (default: the one next to the weights)"},
     {.name = "text-field",
      .kind = DH_CLI_TEXT,
      AT(text_field),
@@ -243,10 +243,10 @@ const dh_command dh_command_eval = {
     .name = "eval",
     .doc = "loss, perplexity and bits per byte of a trained model on given data",
     .usage = "PATH --data FILE...",
-    .notes =
-        "PATH is what `dhelix sample` takes. The data are cut into sequences in file order, of\n"
-        "which each token but the first is predicted from those before it in its sequence.\n"
-        "Of conversations (--chat-template) each is a sequence, and its answers are predicted.\n",
+    .notes = "PATH is what `dhelix sample` takes. The data are cut into sequences in file order.\n"
+             "Each token except the first of a sequence is predicted from the tokens before it.\n"
+             "With --chat-template each conversation is a sequence, and only its answers are\n"
+             "predicted.\n",
     .min_args = 1,
     .max_args = 1,
     .options = options,

@@ -36,8 +36,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(launch_args, launcher),
      .value = "COMMAND",
-     .doc = "what starts processes, with its options, which -n N is put behind (default: mpirun); "
-            "\"srun --mpi=pmix\", \"mpirun --hostfile hosts\""},
+     .doc = "the command that starts processes, with its options; -n N is put after them (default: "
+            "mpirun). Examples: \"srun --mpi=pmix\", \"mpirun --hostfile hosts\""},
     {.name = "fresh",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(launch_args, fresh),
@@ -381,21 +381,20 @@ const dh_command dh_command_launch = {
     .name = "launch",
     .doc = "train over MPI processes, and again over fewer when some are lost",
     .usage = "JOB",
-    .notes =
-        "Runs COMMAND -n RANKS dhelix train JOB. When a rank is ended by a signal, or does not "
-        "come\n"
-        "before parallel.timeout_s, MPI ends the others; with elastic.action=continue the run is "
-        "then\n"
-        "started again over the most ranks that it can have with one fewer, the batch being the "
-        "same,\n"
-        "from its newest checkpoint: on a mesh whose tp, cp, pp and ep divide those it had, with "
-        "the\n"
-        "fewest changes. It ends where elastic.min_ranks would not be left, or where the mesh is\n"
-        "another than in parallel.dp alone and there is no checkpoint yet. Other failures end it.\n"
-        "Files and program are expected at the same place on all hosts.\n"
-        "\n"
-        "The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 is passed on as SIGUSR1: ranks finish their\n"
-        "step and save (exit code 130); the second one ends them.\n",
+    .notes = "Runs COMMAND -n RANKS dhelix train JOB. When a signal ends a rank, or a rank does\n"
+             "not come before parallel.timeout_s, MPI ends the others. With\n"
+             "elastic.action=continue the run then starts again from its newest checkpoint, with\n"
+             "the same batch over at least one rank fewer. The new tp, cp, pp and ep divide the\n"
+             "former ones. Of these meshes the run takes one with the most ranks, and among those\n"
+             "the one with the fewest changes.\n"
+             "\n"
+             "The command ends when fewer than elastic.min_ranks would be left, and after any\n"
+             "other failure. It also ends when the new mesh differs in more than parallel.dp and\n"
+             "there is no checkpoint yet. All hosts need the program and the files at the same\n"
+             "paths.\n"
+             "\n"
+             "The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 is passed on to the ranks as SIGUSR1:\n"
+             "they finish their step and save (exit code 130). The second one ends them.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -28,7 +28,7 @@ static const dh_cli_option options[] = {
      .offset = offsetof(plan_args, explain),
      .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
             "exposed and why; in which slots of a simulated step gradients and parameters travel, "
-            "beside what; and how many processors of a device communicators hold"},
+            "and during what; and how many processors of a device communicators hold"},
     {.name = "export",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, export),
@@ -414,11 +414,12 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_plan = {
     .name = "plan",
-    .doc = "what would run beside what, by every policy, and what would stay exposed",
+    .doc = "show what would run during what, by every policy, and what would stay exposed",
     .usage = "JOB",
-    .notes = "Times are the cluster's that is named; else a profile's where one fits the job\n"
-             "(`dhelix profile`), else estimates. A slot is\n"
-             "the time one more pair of layers adds; speed-up is over one strand after the other.",
+    .notes =
+        "Times are those of the named cluster. Without one they come from a profile that fits\n"
+        "the job (`dhelix profile`), else from estimates. A slot's time is what one more pair\n"
+        "of layers adds. The speed-up is over one strand after the other.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -308,20 +308,21 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_profile = {
     .name = "profile",
-    .doc = "measure a job's operators, alone and side by side, for later runs to be ordered by",
+    .doc = "measure a job's operators, alone and in pairs, for the order of later runs",
     .usage = "JOB",
     .notes =
-        "Operators run on the job's ranks, threads or processes, and on its links, with the job's\n"
-        "sizes and data, in a model of one layer a pipeline stage: those that any strategy has,\n"
-        "whichever the job names, so also parts of GEMMs and their transfers with tensor\n"
-        "parallelism. Both completion times of every pair of a forward and a backward operator\n"
-        "on different streams are kept.\n"
+        "Operators run on the job's ranks (threads or processes) and links, with the job's\n"
+        "sizes and data. The measured model has one layer for each pipeline stage. It has the\n"
+        "operators of every strategy, whichever the job names; with tensor parallelism these\n"
+        "include parts of GEMMs and their transfers. For every pair of a forward and a\n"
+        "backward operator on different streams the profile keeps both completion times.\n"
         "\n"
-        "The profile carries a signature: processor, threads, type, mesh, links, versions. Runs\n"
-        "with the same signature find it by themselves (setting `profile: auto`); a file named\n"
-        "there that does not match is refused with what differs. It lies in profiles/ of\n"
-        "data.cache where the job sets that, else of $XDG_CACHE_HOME/dhelix or ~/.cache/dhelix.\n"
-        "What a file of the same signature knows of other models is kept.\n",
+        "The profile carries a signature: processor, threads, type, mesh, links, versions.\n"
+        "Runs with the same signature find it (setting `profile: auto`). When the job names a\n"
+        "file that does not match, the run is refused, and the message says what differs. The\n"
+        "profile lies in profiles/ of data.cache where the job sets that, else of\n"
+        "$XDG_CACHE_HOME/dhelix or ~/.cache/dhelix. What a file of the same signature has of\n"
+        "other models is kept.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -99,7 +99,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(tokenizer),
      .value = "SPEC",
-     .doc = "bytes, or the path of a tokenizer (default: the one beside the weights)"},
+     .doc = "bytes, or the path of a tokenizer (default: the one next to the weights)"},
     {.name = "base",
      .kind = DH_CLI_TEXT,
      AT(base),

@@ -444,15 +444,18 @@ const dh_command dh_command_simulate = {
     .doc = "say how long a training step of a job takes on a cluster, and why",
     .usage = "JOB",
     .notes =
-        "The programs are those that dhelix train would run, executed on what operators take on\n"
-        "the cluster. Times of a step are means over all ranks; a stage's are those of its first\n"
-        "rank, and of those that differ from it by more than 1 %. Hidden: communication beside\n"
-        "which its rank computed. Exposed: beside which it did not. Bubble: the rank stood still,\n"
-        "waiting for other stages. As system: memory as the system that the job names would need "
-        "it.\n"
-        "Slow ranks and links can also stand in the job file (slow.*).\n"
-        "A job may have times of stages instead of a model (stages.*): then its schedule is run\n"
-        "against the clock, and what it leaves idle is shown.\n",
+        "The programs are those that dhelix train would run. They are executed on the times\n"
+        "that operators take on the cluster. Times of a step are means over all ranks. Times\n"
+        "of a stage are those of its first rank, and of ranks that differ from it by more\n"
+        "than 1 %.\n"
+        "\n"
+        "Hidden: communication's own time that does not make the step longer. Exposed: the\n"
+        "time by which communication makes the step longer. Bubble: the rank waits for other\n"
+        "stages. As system: memory as the system that the job names would need it.\n"
+        "\n"
+        "Slow ranks and links can also stand in the job file (slow.*). A job may have times\n"
+        "of stages instead of a model (stages.*). Its schedule is then run against the clock,\n"
+        "and the output shows what it leaves idle.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

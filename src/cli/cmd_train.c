@@ -99,18 +99,19 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_train = {
     .name = "train",
-    .doc = "train the model of a job file, or continue doing so",
+    .doc = "train the model of a job file, or continue its run",
     .usage = "JOB",
-    .notes =
-        "The run folder (setting `out`) gets metrics.jsonl, summary.json and checkpoints/. The\n"
-        "same command continues a run that was interrupted, bit for bit as if it had not been.\n"
-        "SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends the run after the current step with a checkpoint\n"
-        "(exit code 130), and at once before the first step; a second one ends it at once. A\n"
-        "validation is cut short and made again when the run is continued. A folder is held by "
-        "one\n"
-        "run at a time.\n"
-        "Checkpoints that are all damaged, or cannot be read, are no reason to start over: only\n"
-        "--fresh does that.\n",
+    .notes = "The run folder (setting `out`) gets metrics.jsonl, summary.json and checkpoints/.\n"
+             "The same command continues an interrupted run from its newest checkpoint, with the\n"
+             "same bits as if it had not been interrupted. One run at a time holds a folder.\n"
+             "\n"
+             "SIGINT, SIGTERM, SIGHUP or SIGUSR1 makes a run finish its step, write a checkpoint\n"
+             "and end with exit code 130. Before the first step the run ends at once. A signal\n"
+             "cuts a validation short, and the continued run makes the whole validation again. A\n"
+             "second signal ends the run at once.\n"
+             "\n"
+             "A run whose checkpoints are all damaged, or cannot be read, does not start over.\n"
+             "Only --fresh does that.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -370,15 +370,13 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_validate = {
     .name = "validate",
-    .doc = "predictions of the planner and simulator beside published measurements",
+    .doc = "compare predictions with published measurements",
     .usage = "[TABLE...]",
-    .notes =
-        "Without TABLE: all of them (dhelix list tables). dhelix-paper: those of DHelix' paper,\n"
-        "figures 3, 4, 11, 12, 13a, 15 and table 1 (docs/paper.md). Every row shows what is "
-        "predicted, what\n"
-        "was published and the error; --quiet leaves only the line that sums a table up. Times of\n"
-        "jobs are those that dhelix simulate gives for the job files in validation/jobs: with\n"
-        "--json every row has its command.\n",
+    .notes = "Without TABLE it shows all tables (dhelix list tables). dhelix-paper names those of\n"
+             "DHelix' paper: figures 3, 4, 11, 12, 13a, 15 and table 1 (docs/paper.md). Every row\n"
+             "has the predicted figure, the published one and the error; --quiet leaves only the\n"
+             "line that sums a table up. Times of jobs are those of dhelix simulate for the job\n"
+             "files in validation/jobs. With --json every row has its command.\n",
     .max_args = SIZE_MAX,
     .options = options,
     .n_options = DH_COUNTOF(options),

@@ -94,13 +94,11 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_verify = {
     .name = "verify",
-    .doc = "prove the checkpoints of a run folder, and say which one a run goes on from",
+    .doc = "check the checkpoints of a run folder, and name the one that a run continues from",
     .usage = "RUN",
-    .notes =
-        "Reads every checkpoint whole: manifest, sizes, checksums, state, and the shapes of "
-        "weights\n"
-        "and moments against config.json. The exit code is 1 where one is damaged, of a newer\n"
-        "program, not permitted to be read, or unreadable. Nothing is changed.\n",
+    .notes = "Reads every checkpoint whole: manifest, sizes, checksums, state, and the shapes of\n"
+             "weights and moments against config.json. The exit code is 1 when a checkpoint is\n"
+             "damaged, is of a newer program, or cannot be read. Nothing is changed.\n",
     .min_args = 1,
     .max_args = 1,
     .run = run};

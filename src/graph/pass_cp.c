@@ -291,9 +291,9 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 
 const dh_pass dh_pass_row_context_parallel = {
     .name = "context-parallel",
-    .doc = "a rank's 2 chunks of each sequence; attention becomes a ring of exchanges and partial "
-           "attentions (ring attention, arXiv 2310.01889); of linear attention in all layers 1 "
-           "chunk, and a gather of states (LASP-2, arXiv 2502.07563)",
+    .doc = "gives a rank 2 chunks of each sequence; attention becomes a ring of exchanges and "
+           "partial attentions (ring attention, arXiv 2310.01889). Where all layers have linear "
+           "attention: 1 chunk and a gather of states (LASP-2, arXiv 2502.07563)",
     .place = DH_PASS_ON_MESH,
     .of_job = true,
     .varies_by = 1u << DH_MESH_CP,

@@ -252,8 +252,8 @@ static const int64_t some_parts[] = {1, 2, 4, 0};
 
 const dh_pass dh_pass_row_domino = {
     .name = "domino",
-    .doc = "the samples of a micro-batch, the columns of what is summed over ranks, or both in "
-           "parts: the collectives of one are under way while another computes (Domino, arXiv "
+    .doc = "cuts the samples of a micro-batch, the columns of a weight before a sum over ranks, "
+           "or both: the collectives of one part run while another computes (Domino, arXiv "
            "2409.15241)",
     .place = DH_PASS_BEFORE_MESH,
     .params = {[PARTS] = {.name = "parts",

@@ -273,7 +273,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 
 const dh_pass dh_pass_row_expert_parallel = {
     .name = "expert-parallel",
-    .doc = "rows travel to the ranks of the experts that their tokens chose, and back (GShard, "
+    .doc = "sends rows to the ranks of the experts that their tokens chose, and back (GShard, "
            "arXiv 2006.16668)",
     .place = DH_PASS_ON_MESH,
     .of_job = true,

@@ -242,7 +242,7 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 
 const dh_pass dh_pass_row_fuse = {
     .name = "fuse",
-    .doc = "operators by rows behind a reduce-scatter work on its chunks as they are summed "
+    .doc = "operators by rows after a reduce-scatter work on its chunks as they are summed "
            "(CoCoNet, arXiv 2105.05720, 3.3)",
     .place = DH_PASS_AFTER_RECOMPUTE,
     .params = {{.name = "parts",

@@ -254,7 +254,7 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 
 const dh_pass dh_pass_row_fuse_gelu = {
     .name = "fuse-gelu",
-    .doc = "products make GELU, and its gradient, of what they compute",
+    .doc = "makes GELU, or its gradient, one operator with the GEMM before it",
     .place = DH_PASS_LAST,
     .of_job = true,
     .applicable = applicable,

@@ -309,8 +309,8 @@ static const int64_t some_cuts[] = {NONE, ALL, 0};
 /* Which rows a piece has follows from the tp index, as in pass_ring_gemm.c. */
 const dh_pass dh_pass_row_part_wise = {
     .name = "part-wise",
-    .doc = "GEMMs begin with the rows of an all-gather that have come; rows of a GEMM are summed "
-           "over tensor parallelism, or sent to the rank that sums them, while others are computed "
+    .doc = "a GEMM begins with the rows of an all-gather that have arrived; its finished rows are "
+           "summed over ranks, or sent to the rank that sums them, while it computes others "
            "(CoCoNet, arXiv 2105.05720; Flux, arXiv 2406.06858)",
     .place = DH_PASS_AFTER_RECOMPUTE,
     .params = {[PARTS] = {.name = "parts",

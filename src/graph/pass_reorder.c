@@ -425,8 +425,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 
 const dh_pass dh_pass_row_reorder = {
     .name = "reorder",
-    .doc = "operators by rows move before all-gathers, onto slices, over blocks too: from plain "
-           "tensor parallelism sequence parallelism (CoCoNet, arXiv 2105.05720, 3.2)",
+    .doc = "moves operators by rows before all-gathers, onto slices, over blocks too: plain "
+           "tensor parallelism becomes sequence parallelism (CoCoNet, arXiv 2105.05720, 3.2)",
     .place = DH_PASS_AFTER_GRADIENTS,
     .params = {{.name = "regather",
                 .doc = "what weight gradients need whole is gathered again, and kept as slices",

@@ -405,8 +405,8 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
  * one (classes.c of program) would take a chunk for the whole tensor. */
 const dh_pass dh_pass_row_ring_gemm = {
     .name = "ring-gemm",
-    .doc = "collectives of tensor parallelism as rings of transfers beside parts of their GEMMs "
-           "(MegaScale, arXiv 2402.15627, 3.2; Wang et al., ASPLOS 2023)",
+    .doc = "collectives of tensor parallelism become rings of transfers that run during parts of "
+           "their GEMMs (MegaScale, arXiv 2402.15627, 3.2; Wang et al., ASPLOS 2023)",
     .place = DH_PASS_AFTER_RECOMPUTE,
     .params = {[WAYS] = {.name = "ways",
                          .doc = "directions that chunks travel at once: both take half the steps",

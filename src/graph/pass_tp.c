@@ -631,9 +631,9 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 
 const dh_pass dh_pass_row_tensor_parallel = {
     .name = "tensor-parallel",
-    .doc =
-        "heads, FFN columns and vocabulary split over ranks, tokens between them; all-gather and "
-        "reduce-scatter where the two meet (Megatron-LM, arXiv 1909.08053, 2205.05198)",
+    .doc = "splits heads, FFN columns and vocabulary over ranks, and the tokens between them; "
+           "adds an all-gather or reduce-scatter where the two meet (Megatron-LM, arXiv "
+           "1909.08053, 2205.05198)",
     .place = DH_PASS_ON_MESH,
     .of_job = true,
     .applicable = applicable,

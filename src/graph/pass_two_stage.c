@@ -467,7 +467,7 @@ static const int64_t some_parts[] = {1, 2, 0};
 
 const dh_pass dh_pass_row_two_stage = {
     .name = "two-stage",
-    .doc = "collectives of groups that span nodes as one on every node and one across nodes "
+    .doc = "splits collectives of groups that span nodes: one on every node and one across nodes "
            "(Centauri, ASPLOS 2024)",
     .place = DH_PASS_AFTER_RECOMPUTE,
     .params = {[ORDER] = {.name = "order",

@@ -41,7 +41,7 @@ const char *dh_pass_place_name(dh_pass_place place)
         [DH_PASS_AFTER_GRADIENTS] = "after differentiation",
         [DH_PASS_ON_RECOMPUTE] = "recomputation",
         [DH_PASS_AFTER_RECOMPUTE] = "after recomputation",
-        [DH_PASS_LAST] = "behind all others"};
+        [DH_PASS_LAST] = "after all others"};
     return names[place];
 }
 

@@ -151,28 +151,30 @@ static const dh_order_policy policies[] = {
     {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)", alternate,
      false, false},
     {"list",
-     "whatever can start first, the most urgent before others, over all blocks of the slot "
+     "the operator that can start first, of several the most urgent, over all blocks of the slot "
      "(Graham 1969; HEFT)",
      slot_order_list, false, false},
-    {"dp", "pairs of segments by equation 2 in the given order (DHelix, arXiv 2411.15871)",
+    {"dp", "pairs of segments in the given order, by equation 2 (DHelix, arXiv 2411.15871)",
      slot_order_dp, true, false},
     {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true, false},
-    {"auto", "the policy whose order the streams finish first, by the costs", order_auto, false,
-     false},
+    {"auto",
+     "of the other policies, except the fixed orders, the one whose order ends first by the costs",
+     order_auto, false, false},
     {"dualpipe",
-     "attention, dispatch, MLP, combine beside combine, MLP and its W, dispatch, attention and its "
-     "W (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
+     "fixed: attention, dispatch, MLP and combine of the forward run during combine, MLP with its "
+     "weight gradients, dispatch, and attention with its weight gradients of the backward "
+     "(DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
      slot_order_dualpipe, false, true},
     {"combined-1f1b",
-     "five nodes a layer on two streams, the last W left to cover the transfer to the next stage "
-     "(Megatron-Core)",
+     "fixed: five nodes a layer on two streams; the last weight gradients cover the transfer to "
+     "the next stage (Megatron-Core)",
      slot_order_combined, false, true},
     {"stp",
-     "units, attention or MLP, of a forward and of an unsplit backward take turns (STP, arXiv "
+     "fixed: attention or MLP of a forward and of an unsplit backward take turns (STP, arXiv "
      "2510.27257)",
      slot_order_stp, false, true},
     {"critical-path",
-     "one strand after the other, weight gradients before input gradients, behind them or while "
+     "one strand after the other; weight gradients before input gradients, after them, or while "
      "transfers are waited for, whichever ends first (Centauri, ASPLOS 2024)",
      slot_order_critical, false, true},
 };

@@ -8,54 +8,53 @@
 const char dh_passes_searched[] = "";
 
 static const dh_strategy strategies[] = {
-    {"sequential", "one strand: forwards and backwards never share a slot's time (Megatron-LM)", "",
+    {"sequential", "one strand: a slot holds a forward or a backward, not both (Megatron-LM)", "",
      NULL, "sequential", false},
     {"wavelet+",
-     "two strands on a folded model, operators alternate (Wavelet+ of DHelix, arXiv 2411.15871, "
-     "6.1)",
+     "two strands on a folded model; their operators alternate (Wavelet+ of DHelix, arXiv "
+     "2411.15871, 6.1)",
      "", "dhelix-w", "round-robin", false},
     {"dhelix-paper",
-     "two strands on a folded model, segments paired by equation 2 over all topological orders, "
-     "weight gradients moved, a barrier between pairs (DHelix, arXiv 2411.15871, 4.2)",
+     "two strands on a folded model; segments are paired by equation 2 over all topological "
+     "orders, weight gradients are moved, and a barrier stands between pairs (DHelix, arXiv "
+     "2411.15871, 4.2)",
      "", "dhelix-w", "exact", true},
     {"dhelix",
-     "two strands on a folded model, in the order whose streams finish first: pairing plans and "
-     "list schedules compared; events instead of barriers",
+     "two strands on a folded model; of pairing plans and list schedules the order that ends "
+     "first, with events instead of barriers",
      "", "dhelix-w", "auto", false},
     {"intra-batch",
-     "one strand, collectives of tensor parallelism as rings beside parts of their GEMMs "
-     "(MegaScale, arXiv 2402.15627, 3.2)",
+     "one strand; collectives of tensor parallelism become rings that run during parts of their "
+     "GEMMs (MegaScale, arXiv 2402.15627, 3.2)",
      "ring-gemm", NULL, "sequential", false},
     {"intra-batch-bidirectional",
-     "intra-batch with rings both ways at once (looped CollectiveEinsum; Wang et al., ASPLOS 2023)",
+     "intra-batch with rings in both directions at once (looped CollectiveEinsum; Wang et al., "
+     "ASPLOS 2023)",
      "ring-gemm(both)", NULL, "sequential", false},
     {"flux",
-     "one strand, GEMMs that wait for the rows of an all-gather chunk by chunk, their own first, "
-     "and "
-     "whose rows leave for the rank that sums them as they are made; chunks chosen by costs (Flux, "
-     "arXiv 2406.06858)",
+     "one strand; a GEMM starts with the rank's own rows, takes other rows as the all-gather "
+     "brings them, and sends each chunk of its result to the rank that sums it; costs choose the "
+     "chunks (Flux, arXiv 2406.06858)",
      "part-wise(auto, scatter, fused)", NULL, "sequential", false},
     {"t3",
-     "simulated only: one strand, steps of a reduce-scatter that hardware triggers as it sees the "
-     "rows of the GEMM before it, added in memory (T3, arXiv 2401.16677)",
+     "simulated only: one strand; hardware starts a step of a reduce-scatter when it has seen the "
+     "rows of the GEMM before it, and memory adds them (T3, arXiv 2401.16677)",
      "track-trigger", NULL, "sequential", false},
     {"domino",
-     "one strand, the samples of a micro-batch in parts whose collectives and GEMMs take turns, "
-     "over layers too (Domino, arXiv 2409.15241)",
+     "one strand; the samples of a micro-batch go through the layers in parts, whose collectives "
+     "and GEMMs take turns (Domino, arXiv 2409.15241)",
      "domino", NULL, "list", false},
     {"dualpipe",
-     "two strands on a V-shaped placement, attention, dispatch, MLP and combine of one beside the "
-     "other's in a fixed plan (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
+     "two strands on a V-shaped placement; attention, dispatch, MLP and combine of one run during "
+     "those of the other, in a fixed order (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
      "", "dualpipev", "dualpipe", false},
     {"combined-1f1b",
-     "1F1B with two strands in a slot, attention and MLP of one beside the other's in a fixed "
-     "order "
-     "(Megatron-Core, combined_1f1b)",
+     "1F1B with two strands in a slot; attention and MLP of one run during those of the other, in "
+     "a fixed order (Megatron-Core, combined_1f1b)",
      "", "combined-1f1b", "combined-1f1b", false},
     {"stp",
-     "two strands on a V-shaped placement, attention and MLP of a forward and of an unsplit "
-     "backward "
-     "take turns (STP, arXiv 2510.27257)",
+     "two strands on a V-shaped placement; attention and MLP of a forward and of an unsplit "
+     "backward take turns (STP, arXiv 2510.27257)",
      "", "stp", "stp", false},
     {"dhelix-rings", "dhelix with the rings of intra-batch inside its pairs", "ring-gemm",
      "dhelix-w", "auto", false},
@@ -64,13 +63,13 @@ static const dh_strategy strategies[] = {
     {"list", "list scheduling of co-executed slots, on the job's own schedule (Graham 1969)", "",
      NULL, "list", false},
     {"centauri",
-     "one strand, collectives that span nodes in a stage on every node and one across, in chunks, "
-     "weight gradients where the critical path leaves room; what is cut is chosen by costs "
-     "(Centauri, ASPLOS 2024)",
+     "one strand; a collective that spans nodes runs as a stage inside every node and a stage "
+     "across nodes, in chunks; weight gradients go where the critical path leaves room; costs "
+     "choose what is cut (Centauri, ASPLOS 2024)",
      "two-stage(auto, auto), part-wise(auto, cut=auto)", NULL, "critical-path", false},
     {"coconet",
-     "one strand, layers rewritten by the sequence of split, reorder, fuse and part-wise that a "
-     "search finds shortest (CoCoNet, arXiv 2105.05720)",
+     "one strand; a search finds the sequence of split, reorder, fuse and part-wise with the "
+     "shortest layer (CoCoNet, arXiv 2105.05720)",
      dh_passes_searched, NULL, "sequential", false},
 };
 
