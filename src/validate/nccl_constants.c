@@ -1,4 +1,4 @@
-/* Collectives on H100 nodes, by latencies and bandwidths that NCCL's tuning has and nccl-tests
+/* Collectives on nodes of H100 and B200, by latencies and bandwidths that NCCL's tuning has and nccl-tests
  * measured. Of the protocols and algorithms of a group the fastest counts at a size; an all-reduce
  * may also be a ring, which is a reduce-scatter and an all-gather. */
 #include <math.h>
@@ -109,5 +109,5 @@ static dh_status add_rows(dh_ctx *ctx, dh_validation *v, const dh_cluster *clust
 
 dh_status dh_validate_nccl_constants(dh_ctx *ctx, dh_validation *v)
 {
-    return dh_validation_on_cluster(ctx, v, "h100", add_rows);
+    return dh_validation_on_cluster(ctx, v, v->table->rests_cluster, add_rows);
 }
