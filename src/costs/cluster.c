@@ -14,7 +14,16 @@ dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, in
     DH_TRY(dh_mesh_init(ctx, dp, tp, pp, cp, ep, 0, 0, mesh));
     const int64_t devices = (int64_t)cluster->node_devices;
     if (mesh->ranks <= devices) return DH_OK;
-    return dh_mesh_init(ctx, dp, tp, pp, cp, ep, 0, devices, mesh);
+    int64_t per_node = devices;
+    while (mesh->ranks % per_node) per_node--;
+    if (2 * per_node < devices)
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "%lld ranks do not lie evenly on nodes of %lld devices (cluster %s, "
+            "node.devices); a multiple of %lld, or of a number down to half of it, would "
+            "be right",
+            (long long)mesh->ranks, (long long)devices, cluster->name, (long long)devices);
+    return dh_mesh_init(ctx, dp, tp, pp, cp, ep, 0, per_node, mesh);
 }
 
 /* The nearest class that was measured; attention's two directions stand for each other. */

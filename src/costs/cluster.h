@@ -87,6 +87,8 @@ struct dh_cluster {
     dh_cluster_link local, network;
     /* between switches of a node, one direction, sustained; shared by the groups that cross */
     double between_bytes_per_s;
+    /* between two devices of a node, one direction, where every two have a link; 0: switches */
+    double pair_bytes_per_s;
     /* Steps of a reduce-scatter that a GEMM's writes trigger (pass track-trigger): what one takes
      * to begin, and at what speeds it and computation run beside each other. */
     double trigger_ns, trigger_compute, trigger_transfer;
@@ -113,7 +115,9 @@ dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key
 dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value);
 
 /* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
- * there are fewer ranks than a node has devices. */
+ * there are fewer ranks than a node has devices. Ranks that do not fill nodes whole lie on the
+ * fewest nodes that get equal numbers, at least half of a node's devices each.
+ * errors    DH_EINVAL no such number divides the ranks */
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
                           int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh);
 

@@ -33,12 +33,21 @@ typedef struct wires {
     double switches, trees;   /* the same of a node's switches, and of trees with them; 0: none */
 } wires;
 
+/* Where every two devices of a node have a link, a member has those to the others of its group; a
+ * message has one. */
+static double own_links(const dh_cluster *c, dh_cluster_span span, bool transfer)
+{
+    const double n = transfer ? 1 : DH_MAX((double)span.nodes.max_per_node - 1, 1);
+    return c->pair_bytes_per_s > 0 ? DH_MIN(c->local.bytes_per_s, n * c->pair_bytes_per_s)
+                                   : c->local.bytes_per_s;
+}
+
 /* Of a member on its node. Groups of one kind communicate at the same time: those of a node
  * share the link between its switches. A ring passes it once each way. */
 static double local_rate(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
     const double share = transfer ? c->local.transfer_efficiency : c->local.efficiency;
-    const double own = c->local.bytes_per_s * share;
+    const double own = own_links(c, span, transfer) * share;
     if (!span.spread) return own;
     const double groups = DH_MAX(c->node_devices / (double)span.nodes.max_per_node, 1);
     return DH_MIN(own, c->between_bytes_per_s / groups);

@@ -81,6 +81,9 @@ static const dh_cluster_setting settings[] = {
          "share of it, collectives with large messages"),
     REAL("local.between_gb_per_s", between_bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
          "between switches of a node, one direction, sustained; shared by groups that cross"),
+    OPTIONAL("local.pair_gb_per_s", pair_bytes_per_s, "GB/s", GIGA, 0, 1e6, 0,
+             "link between two devices of a node, one direction, where every two have one of their "
+             "own: a group uses those between its members; 0 or absent: switches join them"),
     REAL("local.transfer_efficiency", local.transfer_efficiency, "", 1, 1e-3, 1,
          "share of it, messages from one device to one other"),
     OPTIONAL(

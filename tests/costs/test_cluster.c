@@ -61,9 +61,9 @@ static void test_device_bytes(void **state)
     static const struct {
         const char *name;
         double gib;
-    } devices[] = {{"a100", 79.15},      {"a800", 79.15}, {"selene", 79.15},
-                   {"h100", 79.18},      {"h800", 79.18}, {"h200", 139.81},
-                   {"h100-500w", 94.99}, {"a40", 44.99},  {"b200", 178.35}};
+    } devices[] = {{"a100", 79.15},  {"a800", 79.15},    {"selene", 79.15},    {"h100", 79.18},
+                   {"h800", 79.18},  {"h200", 139.81},   {"h100-500w", 94.99}, {"a40", 44.99},
+                   {"b200", 178.35}, {"mi300x", 191.98}, {"mi355x", 287.98}};
     dh_ctx ctx = DH_CTX_INIT;
     for (size_t i = 0; i < DH_COUNTOF(devices); i++) {
         dh_cluster *c;
@@ -326,6 +326,42 @@ static void test_spread(void **state)
     dh_cluster_destroy(c);
 }
 
+/* A link between every two: a ring of two has one, of three two, of four no more than what a
+ * device has at all; a message has one. */
+static void test_pairs(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    (void)state;
+    assert_true(c->pair_bytes_per_s == 0);
+    c->pair_bytes_per_s = 80e9;
+    check_collective(c, DH_OP_ALL_GATHER, 100e6, 2, 1, 2, DH_COLLECTIVE_RING, 3e3 + 50e6 / 40);
+    check_collective(c, DH_OP_ALL_GATHER, 90e6, 3, 1, 3, DH_COLLECTIVE_RING, 6e3 + 60e6 / 80);
+    check_collective(c, DH_OP_ALL_GATHER, 100e6, 4, 1, 4, DH_COLLECTIVE_RING, 9e3 + 75e6 / 100);
+    check_collective(c, DH_OP_SHIFT, 1e6, 4, 1, 4, DH_COLLECTIVE_NEIGHBOUR, 3e3 + 1e6 / 40);
+    dh_cluster_destroy(c);
+}
+
+/* Nodes of four: whole ones, the fewest that get equal numbers, or none. */
+static void test_uneven_nodes(void **state)
+{
+    static const struct {
+        int64_t ranks, per_node;
+    } cases[] = {{4, 4}, {3, 3}, {8, 4}, {6, 3}, {9, 3}, {10, 2}};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    dh_mesh mesh;
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        assert_ok(&ctx, dh_cluster_mesh(&ctx, c, cases[i].ranks, 1, 1, 1, 1, &mesh));
+        assert_int_equal(mesh.ranks_per_node, cases[i].per_node);
+        assert_int_equal(mesh.nodes, cases[i].ranks / cases[i].per_node);
+    }
+    assert_fails(&ctx, dh_cluster_mesh(&ctx, c, 7, 1, 1, 1, 1, &mesh), DH_EINVAL,
+                 "7 ranks do not lie evenly on nodes of 4 devices");
+    dh_cluster_destroy(c);
+}
+
 /* ---- as costs ------------------------------------------------------------------------------- */
 
 static dh_graph *layer(dh_ctx *ctx, const dh_mesh *mesh)
@@ -448,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_attention_kernels),
         cmocka_unit_test(test_oef),
         cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_uneven_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
