@@ -24,7 +24,9 @@ typedef enum dh_family {
     DH_FAMILY_QWEN3_MOE,
     DH_FAMILY_GEMMA2,
     DH_FAMILY_GEMMA3, /* its text model */
-    DH_FAMILY_DEEPSEEK3
+    DH_FAMILY_DEEPSEEK3,
+    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as the next one */
+    DH_FAMILY_LLAMA4   /* its text model */
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is
@@ -108,7 +110,7 @@ typedef struct dh_model {
     int64_t top_k;
     bool topk_plain; /* weights of a token's experts are not made to sum to 1: HF norm_topk_prob */
     double router_aux_coef; /* HF router_aux_loss_coef */
-    /* DeepSeek V3; 0 in other families. Latent attention: queries come from q_lora channels (0:
+    /* DeepSeek V3; 0 in other families, except n_shared in Llama 4. Latent attention: queries come from q_lora channels (0:
      * directly from width), keys and values from kv_lora channels. The last rope_dim of a head's
      * head_dim channels of queries and keys have rotary positions. All heads' keys share these.
      * A head's values have v_dim <= head_dim channels. */
@@ -181,6 +183,12 @@ DH_API int64_t dh_model_n_routed(const dh_model *model, int64_t n);
  * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
 DH_API dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
 
+/* Parts of the model's family that no operator here computes: it is planned and simulated alone.
+ * NULL: all is computed. */
+DH_API const char *dh_model_not_computed(const dh_model *model);
+/* errors    DH_EUNSUPPORTED there are such parts; the message names them */
+DH_API dh_status dh_model_check_computed(dh_ctx *ctx, const dh_model *model);
+
 /* Built-in presets, for `dhelix list models`. */
 typedef struct dh_model_preset {
     const char *name;
@@ -212,7 +220,8 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 DH_API dh_status dh_model_from_config_json(dh_ctx *ctx, const char *text, size_t n_bytes,
                                            dh_model *model);
 DH_API dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *model);
-/* HF config.json text for the model (caller frees); reads back to the same model. */
+/* HF config.json text for the model (caller frees); reads back to the same model.
+ * errors    DH_EUNSUPPORTED dh_model_check_computed */
 DH_API dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **text);
 
 #ifdef __cplusplus

@@ -110,6 +110,14 @@ static dh_status start_from_family(dh_ctx *ctx, dh_job *job, const dh_assignment
         job->model.n_experts = 128; /* Qwen3 30B A3B's */
         job->model.top_k = 8;
     }
+    if (job->model.family == DH_FAMILY_GPT_OSS) {
+        job->model.n_experts = 128; /* gpt-oss-120b's */
+        job->model.top_k = 4;
+    }
+    if (job->model.family == DH_FAMILY_LLAMA4) {
+        job->model.n_experts = 16; /* Llama 4 Scout's */
+        job->model.top_k = 1;
+    }
     if (job->model.family == DH_FAMILY_DEEPSEEK3) {
         job->model.n_experts = 256; /* DeepSeek V3's */
         job->model.top_k = 8;

@@ -65,7 +65,7 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
                    DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
                    DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11 &&
-                   DH_FAMILY_DEEPSEEK3 == 12,
+                   DH_FAMILY_DEEPSEEK3 == 12 && DH_FAMILY_GPT_OSS == 13 && DH_FAMILY_LLAMA4 == 14,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -104,11 +104,15 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW                                                                                 \
     .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3 |      \
-                DH_FOR_GEMMA2 | DH_FOR_GEMMA3
-#define FOR_WINDOW_LAYERS .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3
+                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4
+#define FOR_WINDOW_LAYERS                                                                          \
+    .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS |     \
+                DH_FOR_LLAMA4
 #define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
-#define FOR_EXPERTS .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3
-#define FOR_DENSE_LAYERS .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3
+#define FOR_EXPERTS                                                                                \
+    .families =                                                                                    \
+        DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4
+#define FOR_DENSE_LAYERS .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_LLAMA4
 #define FOR_DEEPSEEK .families = DH_FOR_DEEPSEEK3
 #define FOR_LINEAR .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
 #define FOR_GPT2 .families = DH_FOR_GPT2
@@ -204,9 +208,9 @@ static const dh_setting settings[] = {
           .help = "yarn: weight of ln(factor) that is divided out of it again; deepseek_v3 scales scores by it"),
     FLOAT("model.rope_magnitude", model.rope.magnitude, NULL, 0, 1e9, FOR_ROPE, .aliases = "attention_factor",
           .zero = "by factor and mscale", .help = "yarn: magnitude of rotations"),
-    INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3,
+    INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3 | DH_FOR_LLAMA4,
         .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
-        .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3)"),
+        .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3, llama4_text)"),
     FLOAT("model.nth_rope_theta", model.rope_nth.theta, NULL, 0, 1e15, .families = DH_FOR_GEMMA3,
           .help = "base of rotary positions there"),
     ENUM("model.nth_rope_scaling", model.rope_nth.scaling, NULL, dh_rope_scaling_names, .families = DH_FOR_GEMMA3,
@@ -224,7 +228,7 @@ static const dh_setting settings[] = {
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
     INT("model.dense_first", model.dense_first, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_DENSE_LAYERS,
         .aliases = "first_k_dense_replace", .unit = "layers", .zero = "none", .help = "first layers, which have no experts"),
-    INT("model.moe_every", model.moe_every, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_QWEN3_MOE,
+    INT("model.moe_every", model.moe_every, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_QWEN3_MOE | DH_FOR_LLAMA4,
         .unit = "layers", .zero = "all",
         .help = "of the others every so manieth has experts: 2, the 2nd, 4th and so on"),
     INT("model.dense_width", model.dense_width, NULL, 0, DH_MODEL_MAX_FFN, FOR_DENSE_LAYERS, .zero = "none",
@@ -245,7 +249,7 @@ static const dh_setting settings[] = {
         .help = "channels of a head's values, at most head_dim"),
     BOOL("model.rope_pairs", model.rope_pairs, NULL, FOR_DEEPSEEK, .aliases = "rope_interleave",
          .help = "rotary positions turn neighbours, not halves"),
-    INT("model.n_shared", model.n_shared, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "n_shared_experts",
+    INT("model.n_shared", model.n_shared, NULL, 0, DH_MODEL_MAX_EXPERTS, .families = DH_FOR_DEEPSEEK3 | DH_FOR_LLAMA4, .aliases = "n_shared_experts",
         .help = "experts that every token goes to"),
     INT("model.n_groups", model.n_groups, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "n_group",
         .help = "groups of experts that a router chooses from first"),

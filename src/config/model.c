@@ -15,8 +15,9 @@
 /* ---- names and families -------------------------------------------------------- */
 
 const char *const dh_family_names[DH_N_FAMILIES + 1] = {
-    "gpt2",  "llama",   "mixtral",   "mistral", "qwen2",       "phi3",        "qwen3",
-    "olmo2", "smollm3", "qwen3_moe", "gemma2",  "gemma3_text", "deepseek_v3", NULL};
+    "gpt2",        "llama",   "mixtral",     "mistral",   "qwen2",  "phi3",
+    "qwen3",       "olmo2",   "smollm3",     "qwen3_moe", "gemma2", "gemma3_text",
+    "deepseek_v3", "gpt_oss", "llama4_text", NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    "yarn", NULL};
 
@@ -43,6 +44,8 @@ static const struct family_row {
     bool linear;                /* may have linear attention */
     bool gemma;                 /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
     bool latent;                /* latent attention, shared experts, routing by sigmoids */
+    bool shared;                /* may have shared experts without it */
+    const char *not_computed;   /* NULL: all of it is */
     dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
@@ -60,7 +63,36 @@ static const struct family_row {
     [DH_FAMILY_GEMMA3] = {GEMMA, .qk_norm = true, .nth = true},
     [DH_FAMILY_DEEPSEEK3] = {LLAMA_LIKE, .experts = true, .topk_plain = true, .dense_layers = true,
                              .latent = true},
+    /* attention_bias, of which that of the output is left out: 0.05 % of the parameters, as are the
+     * experts' biases and the sinks */
+    [DH_FAMILY_GPT_OSS] = {LLAMA_LIKE, .qkv_bias = true, .experts = true, .window = true,
+                           .window_layers = true,
+                           .not_computed =
+                               "attention sinks, biases of experts and routers, clamped "
+                               "gates"},
+    /* attention in chunks counts as a window of as many tokens, which sees up to twice as many;
+     * norms of queries and keys have no weights there */
+    [DH_FAMILY_LLAMA4] = {LLAMA_LIKE, .qk_norm = true, .experts = true, .window = true,
+                          .window_layers = true, .nth = true, .shared = true, .dense_layers = true,
+                          .not_computed =
+                              "attention in chunks, its temperature, routers by sigmoids "
+                              "that scale what experts read"},
 };
+
+const char *dh_model_not_computed(const dh_model *m)
+{
+    return family_rows[m->family].not_computed;
+}
+
+dh_status dh_model_check_computed(dh_ctx *ctx, const dh_model *m)
+{
+    const char *parts = dh_model_not_computed(m);
+    if (!parts) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "models of the %s family are only planned and simulated (dhelix plan, simulate, "
+                   "tune): not computed are %s",
+                   dh_family_names[m->family], parts);
+}
 
 /* ---- validation ------------------------------------------------------------------ */
 
@@ -234,10 +266,11 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
                        "model n_experts is %lld; the %s family needs between 1 and %d",
                        (long long)m->n_experts, name, DH_MODEL_MAX_EXPERTS);
     if (!row->experts && (m->n_experts || m->top_k))
-        return dh_fail(ctx, DH_EINVAL,
-                       "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
-                       "mixtral, qwen3_moe and deepseek_v3 families have experts",
-                       (long long)m->n_experts, (long long)m->top_k, name);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
+            "mixtral, qwen3_moe, deepseek_v3, gpt_oss and llama4_text families have experts",
+            (long long)m->n_experts, (long long)m->top_k, name);
     if (row->experts && (m->top_k < 1 || m->top_k > m->n_experts))
         return dh_fail(ctx, DH_EINVAL,
                        "model top_k is %lld; it must lie between 1 and n_experts %lld",
@@ -319,8 +352,9 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     if (m->rope_nth.scaling == DH_ROPE_SCALING_YARN)
         return dh_fail(ctx, DH_EINVAL,
                        "model nth_rope_scaling: every n-th layer's may not be yarn");
-    DH_TRY((family_rows[m->family].latent ? dh_model_check_deepseek3
-                                          : dh_model_check_no_deepseek3)(ctx, m));
+    DH_TRY(family_rows[m->family].latent
+               ? dh_model_check_deepseek3(ctx, m)
+               : dh_model_check_no_deepseek3(ctx, m, family_rows[m->family].shared));
     DH_TRY(check_reals(ctx, m));
     return dh_model_check_lora(ctx, m);
 }
@@ -348,7 +382,9 @@ void dh_model_init(dh_model *m, dh_family family)
         m->n_shared = m->n_groups = m->top_groups = 1;
         m->router_scale = 1;
     }
-    if (family == DH_FAMILY_SMOLLM3) m->nth = 4; /* transformers' defaults */
+    if (family == DH_FAMILY_SMOLLM3 || family == DH_FAMILY_LLAMA4)
+        m->nth = 4; /* transformers' defaults */
+    if (family_rows[family].shared) m->n_shared = 1;
     if (family == DH_FAMILY_GEMMA3) {
         m->nth = 6;
         m->rope_nth.theta = 1e6;

@@ -109,14 +109,19 @@ dh_status dh_model_check_deepseek3(dh_ctx *ctx, const dh_model *m)
     return check_routing(ctx, m);
 }
 
-dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m)
+dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m, bool shared)
 {
-    if (!m->q_lora && !m->kv_lora && !m->rope_dim && !m->v_dim && !m->rope_pairs && !m->n_shared &&
-        !m->n_groups && !m->top_groups && m->router_scale == 0)
+    if (m->n_shared < 0 || m->n_shared > (shared ? DH_MODEL_MAX_EXPERTS : 0))
+        return dh_fail(ctx, DH_EINVAL, "model n_shared is %lld; %s", (long long)m->n_shared,
+                       shared
+                           ? "it must be 0 (none) or a number of experts"
+                           : "only the deepseek_v3 and llama4_text families have such experts (0)");
+    if (!m->q_lora && !m->kv_lora && !m->rope_dim && !m->v_dim && !m->rope_pairs && !m->n_groups &&
+        !m->top_groups && m->router_scale == 0)
         return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "model q_lora, kv_lora, rope_dim, v_dim, rope_pairs, n_shared, n_groups, "
-                   "top_groups, router_scale: only the deepseek_v3 family has these (0 all)");
+                   "model q_lora, kv_lora, rope_dim, v_dim, rope_pairs, n_groups, top_groups, "
+                   "router_scale: only the deepseek_v3 family has these (0 all)");
 }
 
 int64_t dh_model_latent_params(const dh_model *m)

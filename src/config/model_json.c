@@ -604,6 +604,7 @@ dh_status dh_model_to_config_json(dh_ctx *ctx, const dh_model *model, char **tex
     DH_NEEDS(ctx, model);
     DH_NEEDS(ctx, text);
     DH_TRY(dh_model_validate(ctx, model));
+    DH_TRY(dh_model_check_computed(ctx, model));
     const struct config_class *class = writer_of(model);
     json_t *config = json_object();
     if (*model->name) json_object_set_new(config, "_name_or_path", json_string(model->name));

@@ -6,7 +6,7 @@
 #include "dhelix/model.h"
 
 enum {
-    DH_N_FAMILIES = 13,
+    DH_N_FAMILIES = 15,
     DH_N_ROPE_SCALINGS = 4,
     DH_N_ATTENTION_KINDS = 2,
     DH_N_FEATURE_MAPS = 3
@@ -28,9 +28,10 @@ extern const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1];
 #define DH_MODEL_MAX_EXPERTS (1 << 10)
 #define DH_MODEL_MAX_LORA_RANK (1 << 12)
 
-/* Fields that DeepSeek V3 alone has: what they must be there, and 0 elsewhere. errors: DH_EINVAL */
+/* Fields that DeepSeek V3 alone has: what they must be there, and 0 elsewhere. shared: the family
+ * may have shared experts. errors: DH_EINVAL */
 dh_status dh_model_check_deepseek3(dh_ctx *ctx, const dh_model *m);
-dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m);
+dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m, bool shared);
 /* Weights a token is multiplied with in latent attention of one layer. */
 int64_t dh_model_latent_params(const dh_model *m);
 

@@ -39,6 +39,7 @@ typedef enum when {
     IF_UNTIED,
     IF_DENSE,
     IF_EXPERTS,
+    IF_SHARED,
     IF_Q_LATENT,
     IF_Q_STRAIGHT
 } when;
@@ -200,7 +201,17 @@ static const param_row qwen3_moe_rows[] = {
               false, {"model.layers.%d.mlp.experts.%%d.down_proj.weight", WIDTH}),
 };
 
-/* DeepSeek V3: attention and routers of its own, experts that every token goes to. */
+/* Experts that every token goes to. */
+static const param_row shared_rows[] = {
+    MATRIX_IF(IF_SHARED, PLAIN, LAYER, SHARED_FC1_W, "shared_fc1.w", SHARED_PACKED, WIDTH, FFN,
+              WIDTH, INIT_NORMAL, false,
+              {"model.layers.%d.mlp.shared_experts.gate_proj.weight", SHARED},
+              {"model.layers.%d.mlp.shared_experts.up_proj.weight", SHARED}),
+    MATRIX_IF(IF_SHARED, PLAIN, LAYER, SHARED_FC2_W, "shared_fc2.w", WIDTH, SHARED, WIDTH, FFN,
+              INIT_RESIDUAL, false, {"model.layers.%d.mlp.shared_experts.down_proj.weight", WIDTH}),
+};
+
+/* DeepSeek V3: attention and routers of its own. */
 static const param_row deepseek3_rows[] = {
     MATRIX_IF(IF_Q_STRAIGHT, PLAIN, LAYER, QKV_W, "q.w", Q_ROWS, WIDTH, HEADS, WIDTH, INIT_NORMAL,
               false, {"model.layers.%d.self_attn.q_proj.weight", Q_ROWS}),
@@ -220,12 +231,6 @@ static const param_row deepseek3_rows[] = {
            {"model.layers.%d.self_attn.o_proj.weight", WIDTH}),
     VECTOR(LAYER, ROUTER_B, "router.b", EXPERTS, NONE, INIT_ZERO, IF_EXPERTS,
            "model.layers.%d.mlp.gate.e_score_correction_bias"),
-    MATRIX_IF(IF_EXPERTS, PLAIN, LAYER, SHARED_FC1_W, "shared_fc1.w", SHARED_PACKED, WIDTH, FFN,
-              WIDTH, INIT_NORMAL, false,
-              {"model.layers.%d.mlp.shared_experts.gate_proj.weight", SHARED},
-              {"model.layers.%d.mlp.shared_experts.up_proj.weight", SHARED}),
-    MATRIX_IF(IF_EXPERTS, PLAIN, LAYER, SHARED_FC2_W, "shared_fc2.w", WIDTH, SHARED, WIDTH, FFN,
-              INIT_RESIDUAL, false, {"model.layers.%d.mlp.shared_experts.down_proj.weight", WIDTH}),
 };
 
 /* Rows of a family's own go before those of the family it resembles. */
@@ -237,7 +242,7 @@ typedef struct table {
     {                                                                                              \
         (rows), DH_COUNTOF(rows)                                                                   \
     }
-static const table families[][3] = {
+static const table families[][4] = {
     [DH_FAMILY_GPT2] = {TABLE(gpt2_rows)},
     [DH_FAMILY_LLAMA] = {TABLE(llama_rows)},
     [DH_FAMILY_MIXTRAL] = {TABLE(llama_rows)},
@@ -250,7 +255,10 @@ static const table families[][3] = {
     [DH_FAMILY_GEMMA2] = {TABLE(gemma_rows), TABLE(llama_rows)},
     [DH_FAMILY_GEMMA3] = {TABLE(gemma_rows), TABLE(llama_rows)},
     [DH_FAMILY_QWEN3_MOE] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
-    [DH_FAMILY_DEEPSEEK3] = {TABLE(deepseek3_rows), TABLE(qwen3_moe_rows), TABLE(llama_rows)},
+    [DH_FAMILY_DEEPSEEK3] = {TABLE(deepseek3_rows), TABLE(shared_rows), TABLE(qwen3_moe_rows),
+                             TABLE(llama_rows)},
+    [DH_FAMILY_GPT_OSS] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
+    [DH_FAMILY_LLAMA4] = {TABLE(shared_rows), TABLE(qwen3_moe_rows), TABLE(llama_rows)},
 };
 
 static int64_t size_of(const dh_model *m, size_name name)
@@ -302,7 +310,8 @@ static bool is_present(const dh_model *m, when present)
            (present == IF_QKV_BIAS && m->qkv_bias) || (present == IF_QK_NORM && m->qk_norm) ||
            (present == IF_NORMS_BEFORE && m->norm_place == DH_NORMS_BEFORE) ||
            (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
-           (present == IF_EXPERTS && m->n_experts) || (present == IF_Q_LATENT && m->q_lora) ||
+           (present == IF_EXPERTS && m->n_experts) || (present == IF_SHARED && m->n_shared) ||
+           (present == IF_Q_LATENT && m->q_lora) ||
            (present == IF_Q_STRAIGHT && m->kv_lora && !m->q_lora);
 }
 

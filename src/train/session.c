@@ -153,6 +153,7 @@ static dh_status build_in_turn(dh_ctx *ctx, dh_session *session)
 dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session **session)
 {
     DH_TRY(dh_model_validate(ctx, &spec->recipe.model));
+    DH_TRY(dh_model_check_computed(ctx, &spec->recipe.model));
     dh_session *s = calloc(1, sizeof *s);
     if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
     s->spec = *spec;

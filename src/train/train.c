@@ -292,6 +292,7 @@ dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *optio
     dh_train_options how = *options;
     if (!result) result = &unasked;
     DH_TRY(check_system(ctx, job));
+    DH_TRY(dh_model_check_computed(ctx, &job->model));
     dh_status st = train_over(ctx, job, &how, 0, NULL, result, &end);
     for (int n_before = 1; end.goes_on; n_before++) {
         dh_carried carried = end.carried;
