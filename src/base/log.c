@@ -1,5 +1,4 @@
 /* Logging to stderr, assertions, time. */
-#include "base/c_locale.h"
 #include "base/printable.h"
 
 #include <errno.h>
@@ -49,9 +48,8 @@ void dh_log(dh_log_level level, const char *fmt, ...)
                 : snprintf(line, sizeof line, "dhelix: %s: ", level_names[level]);
     va_list args;
     va_start(args, fmt);
-    dh_vsnprintf(line + n, sizeof line - (size_t)n, fmt, args);
+    dh_vmessage(line + n, sizeof line - (size_t)n, fmt, args);
     va_end(args);
-    dh_printable(line, sizeof line);
     fprintf(stderr, "%s\n", line); /* one call: lines of several ranks do not mix */
 }
 
@@ -60,7 +58,7 @@ void dh_panic(const char *file, int line, const char *fmt, ...)
     char text[2048];
     va_list args;
     va_start(args, fmt);
-    dh_vsnprintf(text, sizeof text, fmt, args);
+    dh_vmessage(text, sizeof text, fmt, args);
     va_end(args);
     fprintf(stderr, "dhelix: bug at %s:%d: %s\n", file, line, text);
     abort();

@@ -1,6 +1,8 @@
-/* Text that came from a file, as a terminal may have it. */
+/* Texts that came from somewhere else, as a terminal may have them. */
 #ifndef DH_PRINTABLE_H
 #define DH_PRINTABLE_H
+
+#include <stdarg.h>
 
 #include "base/base.h"
 
@@ -8,9 +10,14 @@
  * (C0, DEL, C1), line and paragraph separators, marks that turn the direction of text. 0: it is
  * another, or a newline or tab. *code: its number */
 size_t dh_control_at(const char *text, uint32_t *code);
-/* Each of these as \uXXXX, in a buffer of cap bytes: what does not fit is cut off. */
+/* A message is one line. Each of these characters and newlines as \uXXXX, and each byte that is no
+ * UTF-8 as \xXX, in a buffer of cap bytes: what does not fit is cut off. Signal handlers may call
+ * it. */
 void dh_printable(char *text, size_t cap);
-/* The same of a whole text. */
+/* Every message of the library and the program is made here: formatted, then printable. */
+void dh_vmessage(char *text, size_t cap, const char *fmt, va_list args)
+    __attribute__((format(printf, 3, 0)));
+/* The same of a whole text, which keeps its newlines. */
 void dh_str_printable(dh_str *text);
 
 #endif

@@ -1,5 +1,4 @@
 /* Status names and the error context. */
-#include "base/c_locale.h"
 #include "base/printable.h"
 
 #include <errno.h>
@@ -44,9 +43,8 @@ dh_status(dh_fail)(dh_ctx *ctx, dh_status status, const char *fmt, ...)
     ctx->status = status;
     va_list args;
     va_start(args, fmt);
-    dh_vsnprintf(ctx->message, sizeof ctx->message, fmt, args);
+    dh_vmessage(ctx->message, sizeof ctx->message, fmt, args);
     va_end(args);
-    dh_printable(ctx->message, sizeof ctx->message);
     return status;
 }
 
@@ -56,7 +54,7 @@ dh_status(dh_ctx_while)(dh_ctx *ctx, const char *fmt, ...)
     char where[DH_CTX_MESSAGE_BYTES / 4];
     va_list args;
     va_start(args, fmt);
-    dh_vsnprintf(where, sizeof where, fmt, args);
+    dh_vmessage(where, sizeof where, fmt, args);
     va_end(args);
     char old[sizeof ctx->message - sizeof where - 16]; /* 16: "while ", ": " and the end */
     snprintf(old, sizeof old, "%.*s", (int)sizeof old - 1, ctx->message);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/printable.h"
 #include "cli/cli.h"
 
 enum { LINE_BYTES = 4352 }; /* the longest path, and the numbers before it */
@@ -60,7 +61,9 @@ static void find_and_end(int fd, uintptr_t address)
         line[n] = '\0';
         n = 0;
         const char *path = path_of(line, address);
-        if (path) end_process(path);
+        if (!path) continue;
+        dh_printable(line, sizeof line);
+        end_process(path);
     }
 }
 

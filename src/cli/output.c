@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "cli/cli.h"
@@ -42,9 +41,8 @@ void dh_cli_say(const char *fmt, ...)
     char line[4096];
     va_list args;
     va_start(args, fmt);
-    dh_vsnprintf(line, sizeof line, fmt, args);
+    dh_vmessage(line, sizeof line, fmt, args);
     va_end(args);
-    dh_printable(line, sizeof line);
     fprintf(stderr, "dhelix: %s\n", line);
 }
 

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/utf8.h"
 #include "data/growth.h"
 #include "data/unicode.h"
-#include "data/utf8.h"
 
 /* ---- the table -------------------------------------------------------------------------- */
 

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/utf8.h"
 #include "data/growth.h"
 #include "data/tok.h"
-#include "data/utf8.h"
 
 struct dh_normalize_work {
     dh_str text[2]; /* the steps' results, in turn */

@@ -3,8 +3,8 @@
  * Files spell bytes as printable characters: the 188 printable bytes of Latin-1 are
  * themselves, the other 68 are U+0100 onward in ascending order (Radford et al. 2019,
  * encoder.py). */
+#include "base/utf8.h"
 #include "data/tok.h"
-#include "data/utf8.h"
 
 #include <string.h>
 

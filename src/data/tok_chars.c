@@ -4,8 +4,8 @@
  * "chars": "<all code points, ascending>"}. */
 #include "base/json_text.h"
 #include "base/needs.h"
+#include "base/utf8.h"
 #include "data/tok_json.h"
-#include "data/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

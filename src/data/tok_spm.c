@@ -4,9 +4,9 @@
  * SentencePiece joins any two neighbours whose concatenation is a piece. Every way to
  * cut a piece into two symbols is therefore a merge, and they all go into the pair
  * table when the model is loaded. */
+#include "base/utf8.h"
 #include "data/growth.h"
 #include "data/tok.h"
-#include "data/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * over characters, unigram, WordPiece, whole words. */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "data/tok.h"
-#include "data/utf8.h"
 
 /* ---- words ------------------------------------------------------------------------------ */
 

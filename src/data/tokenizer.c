@@ -1,8 +1,8 @@
 /* What all tokenizers share: life cycle, encoding around special tokens, decoding. */
 #include "base/needs.h"
+#include "base/utf8.h"
 #include "data/tok.h"
 #include "data/unicode.h"
-#include "data/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 /* ---- classes ---------------------------------------------------------------------------- */
 

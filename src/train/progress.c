@@ -1,6 +1,5 @@
 /* Progress on stderr. */
 #include "train/progress.h"
-#include "base/c_locale.h"
 #include "base/printable.h"
 
 #include <stdarg.h>
@@ -124,9 +123,8 @@ void dh_progress_note(dh_progress *p, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     char line[1024];
-    dh_vsnprintf(line, sizeof line, fmt, args);
+    dh_vmessage(line, sizeof line, fmt, args);
     va_end(args);
-    dh_printable(line, sizeof line);
     fprintf(stderr, "%s\n", line);
 }
 

@@ -252,44 +252,63 @@ static void words_wrap_behind_their_indent(void **state)
     dh_str_fini(&out);
 }
 
+/* Text, the same as the output of a command, and as a message. */
 static void controls_are_shown(void **state)
 {
     static const struct {
-        const char *text, *want;
-    } cases[] = {{"plain", "plain"},
-                 {"two\nlines\tand tab", "two\nlines\tand tab"},
-                 {"\x1b]0;title\x07", "\\u001b]0;title\\u0007"},
-                 {"del\x7f", "del\\u007f"},
-                 {"c1 \xc2\x9b"
-                  "2J \xc2\x85",
-                  "c1 \\u009b2J \\u0085"},
-                 {"a\xe2\x80\xa8"
-                  "b\xe2\x80\xa9",
-                  "a\\u2028b\\u2029"},
-                 {"\xe2\x80\xaetxt.exe\xe2\x81\xa6", "\\u202etxt.exe\\u2066"},
-                 {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
-                 {"cut \xe2\x80", "cut \xe2\x80"},
-                 {"\xff\x9b", "\xff\x9b"}};
+        const char *text, *want, *message;
+    } cases[] = {
+        {"plain", "plain", "plain"},
+        {"two\nlines\tand tab", "two\nlines\tand tab", "two\\u000alines\tand tab"},
+        {"\x1b]0;title\x07", "\\u001b]0;title\\u0007", NULL},
+        {"del\x7f", "del\\u007f", NULL},
+        {"c1 \xc2\x9b"
+         "2J \xc2\x85",
+         "c1 \\u009b2J \\u0085", NULL},
+        {"a\xe2\x80\xa8"
+         "b\xe2\x80\xa9",
+         "a\\u2028b\\u2029", NULL},
+        {"\xe2\x80\xaetxt.exe\xe2\x81\xa6", "\\u202etxt.exe\\u2066", NULL},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", NULL},
+        {"cut \xe2\x80", "cut \\xe2\\x80", NULL},
+        {"\xff\x9b"
+         "2J",
+         "\\xff\\x9b2J", NULL},
+        {"\xc0\x9b \xed\xa0\x80", "\\xc0\\x9b \\xed\\xa0\\x80", NULL}};
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const char *message = cases[i].message ? cases[i].message : cases[i].want;
         char text[64];
         dh_str str = DH_STR_INIT;
         dh_ctx ctx = DH_CTX_INIT;
         snprintf(text, sizeof text, "%s", cases[i].text);
         dh_printable(text, sizeof text);
-        assert_string_equal(text, cases[i].want);
+        assert_string_equal(text, message);
         dh_str_printf(&str, "%s", cases[i].text);
         dh_str_printable(&str);
         assert_string_equal(str.text, cases[i].want);
         dh_str_fini(&str);
         dh_fail(&ctx, DH_EINVAL, "%s", cases[i].text);
-        assert_string_equal(ctx.message, cases[i].want);
+        assert_string_equal(ctx.message, message);
+        dh_ctx_while(&ctx, "%s", cases[i].text);
+        snprintf(text, sizeof text, "while %s: ", message);
+        assert_memory_equal(ctx.message, text, strlen(text));
+        assert_string_equal(ctx.message + strlen(text), message);
     }
     for (size_t cap = 1; cap < 20; cap++) { /* cut, never beyond its end */
         char text[20] = "";
         memset(text, 0x1b, cap - 1);
         dh_printable(text, cap);
         assert_true(strlen(text) < cap && !strchr(text, 0x1b));
+        memset(text, 0x9b, cap - 1);
+        text[cap - 1] = '\0';
+        dh_printable(text, cap);
+        assert_true(strlen(text) < cap && !strchr(text, 0x9b));
     }
+    dh_str zeros = DH_STR_INIT;
+    dh_str_append(&zeros, "a\0b", 3);
+    dh_str_printable(&zeros);
+    assert_string_equal(zeros.text, "a\\u0000b");
+    dh_str_fini(&zeros);
 }
 
 int main(void)

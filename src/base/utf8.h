@@ -1,6 +1,6 @@
 /* Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF. */
-#ifndef DH_DATA_UTF8_H
-#define DH_DATA_UTF8_H
+#ifndef DH_BASE_UTF8_H
+#define DH_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
