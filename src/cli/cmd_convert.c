@@ -200,6 +200,7 @@ static dh_status check_output(dh_ctx *ctx, const dh_cli *cli, const dh_found *fo
 {
     const char *out = cli->args.at[1];
     DH_TRY(dh_cli_check_output(ctx, out, found->path.text, true));
+    DH_TRY(dh_cli_check_output(ctx, out, found->tokenizer.text, true));
     return dh_cli_check_output(ctx, out, found->base.text, true);
 }
 

@@ -372,7 +372,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (!a->launcher[strspn(a->launcher, " ")])
         return dh_cli_misuse(ctx, cli, "--launcher is empty; mpirun would do");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks, &job));
-    dh_status st = launch(ctx, cli, a, job);
+    dh_status st = dh_cli_check_run_folder(ctx, cli, job);
+    if (st == DH_OK) st = launch(ctx, cli, a, job);
     dh_job_destroy(job);
     return st;
 }

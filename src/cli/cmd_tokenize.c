@@ -8,6 +8,7 @@
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "data/train_bpe.h"
+#include "train/inputs.h"
 
 typedef struct tokenize_args {
     const char *tokenizer, *output, *text_field;
@@ -90,6 +91,45 @@ static dh_status open_tokenizer(dh_ctx *ctx, const dh_cli *cli, const tokenize_a
     return dh_dataset_chars(ctx, cli->args.at, cli->args.n, a->text_field, tok);
 }
 
+/* ---- what is written ------------------------------------------------------------------------ */
+
+/* Empty: none is written. */
+static dh_status chars_path(dh_ctx *ctx, const tokenize_args *a, dh_str *path)
+{
+    if (!a->output || !a->tokenizer || strcmp(a->tokenizer, "chars") != 0) return DH_OK;
+    dh_str_printf(path, "%s.chars.json", a->output);
+    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+static dh_status save_chars(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok)
+{
+    dh_str path = DH_STR_INIT;
+    dh_status st = chars_path(ctx, a, &path);
+    if (st == DH_OK && path.len > 0) st = dh_tokenizer_save_chars(ctx, tok, path.text);
+    dh_str_fini(&path);
+    return st;
+}
+
+static dh_status check_text(dh_ctx *ctx, void *user, const char *setting, const char *text)
+{
+    const tokenize_args *a = user;
+    dh_str path = DH_STR_INIT;
+    (void)setting;
+    dh_status st = dh_cli_check_output(ctx, a->output, text, false);
+    if (st == DH_OK) st = chars_path(ctx, a, &path);
+    if (st == DH_OK) st = dh_cli_check_output(ctx, path.text, text, false);
+    dh_str_fini(&path);
+    return st;
+}
+
+/* The files of folders and patterns, and what is written beside the tokens. */
+static dh_status check_texts(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a)
+{
+    for (size_t i = 0; i < cli->args.n; i++)
+        DH_TRY(dh_each_text(ctx, "INPUT", cli->args.at[i], check_text, (void *)(uintptr_t)a));
+    return DH_OK;
+}
+
 /* ---- encoding ------------------------------------------------------------------------------- */
 
 typedef struct tally {
@@ -102,17 +142,6 @@ static dh_status print_ids(dh_ctx *ctx, const int32_t *ids, size_t n)
     dh_str out = DH_STR_INIT;
     for (size_t i = 0; i < n; i++) dh_str_printf(&out, "%d\n", ids[i]);
     return dh_cli_print_str(ctx, &out);
-}
-
-static dh_status save_chars(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok)
-{
-    if (strcmp(a->tokenizer, "chars") != 0) return DH_OK;
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s.chars.json", a->output);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
-                               : dh_tokenizer_save_chars(ctx, tok, path.text);
-    dh_str_fini(&path);
-    return st;
 }
 
 static dh_status encode_text(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok,
@@ -333,7 +362,7 @@ static dh_status work(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh
                    : from_stdin(cli) ? encode_text(ctx, a, tok, text, &t)
                                      : encode_files(ctx, cli, a, tok, &t);
     t.seconds = (double)(dh_now_ns() - start) * 1e-9;
-    if (st == DH_OK && a->output) st = save_chars(ctx, a, tok);
+    if (st == DH_OK) st = save_chars(ctx, a, tok);
     if (st == DH_OK) st = report(ctx, cli, a, tok, &t);
     dh_tokenizer_destroy(tok);
     return st;
@@ -356,6 +385,7 @@ static dh_status check_chats(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tokenize_args *a = args;
+    DH_TRY(check_texts(ctx, cli, a));
     if (a->train_bpe) {
         DH_TRY(check_learning(ctx, cli, a));
         return learn(ctx, cli, a);

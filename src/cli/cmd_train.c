@@ -92,7 +92,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     dh_job *job;
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks ? a->ranks : dh_launched_ranks(),
                            &job));
-    dh_status st = train(ctx, cli, a, job);
+    dh_status st = dh_cli_check_run_folder(ctx, cli, job);
+    if (st == DH_OK) st = train(ctx, cli, a, job);
     dh_job_destroy(job);
     return st;
 }

@@ -1,58 +1,12 @@
-/* A command does not write over a file that it reads. Files are compared by device and inode, not
- * by name: links do not hide them. */
-#include <stdlib.h>
+/* A command does not write over a file that it reads (train/inputs.h says when it would). */
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/cli.h"
-
-/* Files of a run folder, by the first part of their names: reports are drawn of them. */
-static bool is_of_run(const char *name)
-{
-    static const char *const starts[] = {"job.yaml",     "metrics.jsonl", "summary.json",
-                                         "profile.json", "table.json",    "oef.csv",
-                                         "config.json",  "trace-rank",    "tokenizer"};
-    for (size_t i = 0; i < DH_COUNTOF(starts); i++)
-        if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
-    return false;
-}
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino &&
-           (S_ISREG(x.st_mode) || S_ISDIR(x.st_mode));
-}
-
-/* The rest of a path after the folder that it lies in; NULL: it lies elsewhere. */
-static const char *below(const char *path, const char *dir)
-{
-    const size_t n = strlen(dir);
-    return strncmp(path, dir, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
-}
-
-static bool is_part(const char *in, const char *out, bool whole)
-{
-    const char *name = below(out, in);
-    if (name) return strchr(name, '/') || is_of_run(name); /* in a folder that is read */
-    name = below(in, out);
-    return name && (whole || (!strchr(name, '/') && is_of_run(name)));
-}
-
-static bool spoils(const char *in, const char *out, bool whole)
-{
-    if (same_file(in, out)) return true;
-    char *from = realpath(in, NULL), *to = realpath(out, NULL);
-    const bool part =
-        from && to && !(dh_path_is_dir(from) && dh_path_is_dir(to)) && is_part(from, to, whole);
-    free(from);
-    free(to);
-    return part;
-}
+#include "train/inputs.h"
 
 dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool whole)
 {
-    if (!out || !in || !spoils(in, out, whole)) return DH_OK;
+    if (!out || !in || !dh_output_spoils(out, in, whole)) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
                    "%s is read, and writing %s would overwrite it: give the output another name",
                    in, out);
@@ -75,8 +29,7 @@ static dh_status check_list(dh_ctx *ctx, const char *out, const dh_cli_list *lis
 static dh_status check_words(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *job)
 {
     (void)job;
-    DH_TRY(check_list(ctx, out, &cli->args));
-    DH_TRY(check_list(ctx, out, &cli->set));
+    DH_TRY(check_list(ctx, out, &cli->args)); /* those of --set are in the job */
     for (size_t i = 0; i < cli->command->n_options; i++) {
         const dh_cli_option *o = &cli->command->options[i];
         const void *at = (const char *)cli->options + o->offset;
@@ -87,19 +40,23 @@ static dh_status check_words(dh_ctx *ctx, const dh_cli *cli, const char *out, co
     return DH_OK;
 }
 
-static dh_status check_job(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *of)
+typedef struct job_output {
+    const dh_cli *cli;
+    const char *out;
+} job_output;
+
+/* What a profile knew is kept in it when more is measured. */
+static dh_status check_input(dh_ctx *ctx, void *user, const char *setting, const char *path)
 {
-    const dh_job *job = of;
-    const char *const files[] = {job->init_from, job->lora_init_from, job->schedule,
-                                 job->moe_recorded, job->tokenizer};
-    (void)cli;
-    for (size_t i = 0; i < DH_COUNTOF(files); i++)
-        DH_TRY(dh_cli_check_output(ctx, out, files[i], false));
-    for (size_t i = 0; i < job->n_train_files; i++)
-        DH_TRY(dh_cli_check_output(ctx, out, job->train_files[i], false));
-    for (size_t i = 0; i < job->n_val_files; i++)
-        DH_TRY(dh_cli_check_output(ctx, out, job->val_files[i], false));
-    return DH_OK;
+    const job_output *o = user;
+    if (o->cli->command == &dh_command_profile && strcmp(setting, "profile") == 0) return DH_OK;
+    return dh_cli_check_output(ctx, o->out, path, false);
+}
+
+static dh_status check_job(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *job)
+{
+    job_output o = {cli, out};
+    return dh_job_each_input(ctx, job, check_input, &o);
 }
 
 typedef dh_status (*check_fn)(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *of);
@@ -123,4 +80,23 @@ dh_status dh_cli_check_outputs(dh_ctx *ctx, const dh_cli *cli)
 dh_status dh_cli_check_job_files(dh_ctx *ctx, const dh_cli *cli, const dh_job *job)
 {
     return each_output(ctx, cli, check_job, job);
+}
+
+static bool holds_run(const char *dir)
+{
+    static const char *const names[] = {"metrics.jsonl", "summary.json", "checkpoints", "lock"};
+    bool there = false;
+    for (size_t i = 0; i < DH_COUNTOF(names); i++) {
+        dh_str path = DH_STR_INIT;
+        dh_str_printf(&path, "%s/%s", dir, names[i]);
+        there |= !path.failed && dh_path_exists(path.text);
+        dh_str_fini(&path);
+    }
+    return there;
+}
+
+dh_status dh_cli_check_run_folder(dh_ctx *ctx, const dh_cli *cli, const dh_job *job)
+{
+    if (holds_run(job->out_dir)) return DH_OK; /* its job.yaml is the run's own */
+    return dh_cli_check_output(ctx, job->out_dir, cli->args.at[0], false);
 }

@@ -6,6 +6,7 @@
 #include "base/needs.h"
 #include "base/stop.h"
 #include "train/elastic.h"
+#include "train/inputs.h"
 #include "train/launch.h"
 #include "train/link_sms.h"
 #include "train/profiling.h"
@@ -293,6 +294,7 @@ dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *optio
     if (!result) result = &unasked;
     DH_TRY(check_system(ctx, job));
     DH_TRY(dh_model_check_computed(ctx, &job->model));
+    DH_TRY(dh_run_check_inputs(ctx, job, options->fresh));
     dh_status st = train_over(ctx, job, &how, 0, NULL, result, &end);
     for (int n_before = 1; end.goes_on; n_before++) {
         dh_carried carried = end.carried;

@@ -42,6 +42,17 @@ for out in a.txt hard.txt soft.txt sub/../a.txt; do
     kept "$tmp/a.txt" "$dhelix" tokenize "$tmp/a.txt" --tokenizer bytes --output "$tmp/$out"
     kept "$tmp/a.txt" "$dhelix" tokenize "$tmp/$out" "$text" --tokenizer bytes --output "$tmp/a.txt"
 done
+# Of folders and patterns every file is read; and what is written beside the tokens is written, too.
+mkdir "$tmp/texts"
+cp "$tmp/a.txt" "$tmp/texts/b.txt"
+cp "$tmp/a.txt" "$tmp/c.bin.chars.json"
+kept "$tmp/texts/b.txt" "$dhelix" tokenize "$tmp/texts" --tokenizer bytes --output "$tmp/texts/b.txt"
+kept "$tmp/texts/b.txt" "$dhelix" tokenize "$tmp/texts/*.txt" --tokenizer bytes --output "$tmp/texts/b.txt"
+kept "$tmp/c.bin.chars.json" "$dhelix" tokenize "$tmp/c.bin.chars.json" --tokenizer chars --output "$tmp/c.bin"
+check 'nothing is written then' test ! -e "$tmp/c.bin"
+cp "$tmp/a.txt" "$tmp/texts/tokenizer.json"
+kept "$tmp/texts/tokenizer.json" "$dhelix" tokenize "$tmp/texts/tokenizer.json" --train-bpe 260 --output "$tmp/texts"
+rm "$tmp/texts/tokenizer.json"
 ok "$dhelix" tokenize "$tmp/a.txt" --tokenizer bytes --output "$tmp/a.bin"
 kept "$tmp/a.bin" "$dhelix" tokenize "$tmp/a.bin" --tokenizer bytes --output "$tmp/a.bin"
 kept "$tmp/job.yaml" "$dhelix" tune "$tmp/job.yaml" --devices 2 --write "$tmp/job.yaml"
@@ -55,6 +66,10 @@ for how in 'tune --devices 2 --write' 'simulate --trace' 'profile --out'; do
     shift
     kept "$tmp/data.txt" "$dhelix" "$command" "$tmp/job.yaml" --set data.train="[$text, $tmp/data.txt]" "$@" "$tmp/data.txt"
 done
+kept "$tmp/texts/b.txt" "$dhelix" simulate "$tmp/job.yaml" --set data.train="$tmp/texts" --trace "$tmp/texts/b.txt"
+ok "$dhelix" profile "$tmp/job.yaml" --samples 3 --out "$tmp/times.json"
+kept "$tmp/times.json" "$dhelix" simulate "$tmp/job.yaml" --set profile="$tmp/times.json" --trace "$tmp/times.json"
+ok "$dhelix" profile "$tmp/job.yaml" --samples 3 --set profile="$tmp/times.json" --out "$tmp/times.json"
 echo '{}' >"$tmp/trace.json"
 kept "$tmp/trace.json" "$dhelix" profile "$tmp/job.yaml" --from-trace "$tmp/trace.json" --out "$tmp/trace.json"
 kept "$tmp/trace.json" "$dhelix" calibrate "$tmp/trace.json" --out "$tmp/trace.json"
@@ -68,6 +83,7 @@ for file in metrics.jsonl job.yaml summary.json; do
 done
 kept "$tmp/run/checkpoints/step-000002/state.json" "$dhelix" report "$tmp/run" -o "$tmp/run/checkpoints/step-000002/state.json"
 kept "$tmp/run/job.yaml" "$dhelix" simulate "$tmp/run/job.yaml" --out "$tmp/run"
+for file in saved.json job.yaml; do kept "$tmp/run/$file" "$dhelix" report "$tmp/run" --out "$tmp/run/$file"; done
 for n in 1 2; do ok "$dhelix" report "$tmp/run"; done
 ok "$dhelix" report "$tmp/run" --out "$tmp/run/report.html"
 cp -r $weights/tiny-mistral "$tmp/model"
@@ -78,6 +94,61 @@ kept "$tmp/model/model.safetensors" "$dhelix" convert "$tmp/model" "$tmp/model" 
 kept "$tmp/model/model.safetensors" "$dhelix" convert "$tmp/model/" "$tmp/model.link" --replace
 kept "$tmp/model/model.safetensors" "$dhelix" convert "$tmp/model/model.safetensors" "$tmp/model" --replace
 kept "$tmp/base/model.safetensors" "$dhelix" convert $weights/lora-qwen2 "$tmp/base" --base "$tmp/base" --replace
+
+kept "$tmp/run/tokenizer.chars.json" "$dhelix" convert "$tmp/run" "$tmp/run/tokenizer.chars.json" --replace
+
+# ---- a run folder that is an input -----------------------------------------------------------------
+run_files() { find "$1" | sort; }
+refuses_out() { # setting that the message names, run folder, command's further words...
+    local setting=$1 dir=$2 before
+    before=$(run_files "$dir"; cksum "$tmp"/*.txt "$tmp"/*.yaml)
+    shift 2
+    fails 1 "$setting" "$dhelix" train "$tmp/job.yaml" --quiet --set train.steps=2 --set out="$dir" \
+        --set data.cache="$tmp/no-cache" "$@"
+    check 'another folder is asked for' grep -q 'another .out.\|another name' "$tmp/err"
+    same "$(run_files "$dir"; cksum "$tmp"/*.txt "$tmp"/*.yaml)" "$before" "what lies in $dir"
+    check 'nothing is written elsewhere' test ! -e "$tmp/no-cache"
+}
+gpt2=$weights/tiny-random-gpt2
+cp -r $gpt2 "$tmp/gpt2"
+cp -r $weights/lora-gpt2 "$tmp/adapters"
+chmod -R u+w "$tmp/gpt2" "$tmp/adapters"
+cp -r tests/data/tokenizers/kat "$tmp/tokenizer"
+cp examples/pp2_zb-h1.csv "$tmp/order.csv"
+from=(--set model="$tmp/gpt2" --set train.init_from="$tmp/gpt2" --set data.tokenizer=bytes)
+for dir in texts texts/ ./texts/../texts; do refuses_out data.train "$tmp/$dir" --set data.train="$tmp/texts"; done
+ln -s texts "$tmp/texts.link"
+refuses_out data.train "$tmp/texts.link" --set data.train="$tmp/texts"
+refuses_out data.val "$tmp/texts" --set data.val="$tmp/texts"
+refuses_out data.train "$tmp/a.txt" --set data.train="$tmp/a.txt"
+refuses_out data.train "$tmp/hard.txt" --set data.train="$tmp/a.txt"
+refuses_out data.tokenizer "$tmp/tokenizer" --set data.tokenizer="$tmp/tokenizer"
+refuses_out model "$tmp/gpt2" "${from[@]}" --set train.init_from=
+refuses_out train.init_from "$tmp/gpt2" "${from[@]}" --set model=$gpt2
+refuses_out lora.init_from "$tmp/adapters" "${from[@]}" --set lora.init_from="$tmp/adapters" --set lora.rank=2
+refuses_out parallel.schedule "$tmp/order.csv" --set parallel.schedule="$tmp/order.csv"
+refuses_out profile "$tmp/times.json" --set profile="$tmp/times.json"
+refuses_out job.yaml "$tmp/job.yaml"
+# The handwritten job would be replaced by the run's; the run's own starts it again.
+fails 1 'would overwrite it' "$dhelix" train "$tmp/job.yaml" --set out="$tmp"
+fails 1 'would overwrite it' "$dhelix" launch "$tmp/job.yaml" --ranks 2 --set out="$tmp"
+check 'and nothing is written' test ! -e "$tmp/checkpoints" -a ! -e "$tmp/metrics.jsonl"
+ok "$dhelix" train "$tmp/run/job.yaml" --quiet --set train.steps=3
+ok "$dhelix" train "$tmp/run/job.yaml" --quiet --set train.steps=2 --fresh
+# What lies below the folder: a run's file, a checkpoint that it deletes; all of it with --fresh.
+cp "$text" "$tmp/run/metrics.jsonl.txt"
+refuses_out data.train "$tmp/run" --set data.train="$tmp/run/metrics.jsonl.txt"
+refuses_out data.train "$tmp/run" --set data.train="$tmp/run/*.txt"
+rm "$tmp/run/metrics.jsonl.txt"
+refuses_out train.init_from "$tmp/run" --set train.init_from="$tmp/run/checkpoints/step-000002"
+refuses_out train.init_from "$tmp/run" --set train.init_from="$tmp/run/checkpoints/step-000002/model.safetensors"
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set train.steps=3 --set out="$tmp/run" --set data.tokenizer="$tmp/run/tokenizer.chars.json"
+refuses_out data.tokenizer "$tmp/run" --fresh --set data.tokenizer="$tmp/run/tokenizer.chars.json"
+cp "$text" "$tmp/run/own.txt"
+refuses_out data.train "$tmp/run" --fresh --set data.train="$tmp/run/own.txt"
+refuses_out data.train "$tmp/texts" --fresh --set data.train="$tmp/texts/b.txt"
+check 'no folder was put aside' test ! -e "$tmp/texts.1"
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set train.steps=2 --set out="$tmp/beside" --set data.train="$tmp/run/own.txt"
 
 # ---- control characters ------------------------------------------------------------------------------
 harmless() {

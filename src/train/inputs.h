@@ -1,0 +1,27 @@
+/* What a job reads, beside what is written: nothing that is read is written over. */
+#ifndef DH_TRAIN_INPUTS_H
+#define DH_TRAIN_INPUTS_H
+
+#include "dhelix/job.h"
+
+/* Whether writing `out`, a file or folder, changes what is read as `in`. Files are compared by device
+ * and inode, not by name: links do not hide them. The files of a run folder belong together: whoever
+ * reads the folder reads them, and whoever writes it writes them.
+ * whole     all that lies in folder `out` is replaced, not only the files of a run */
+bool dh_output_spoils(const char *out, const char *in, bool whole);
+
+/* Every file and folder that a job reads, with the setting that names it; of patterns and folders of
+ * texts the files, too. Stops at the first that is not DH_OK.
+ * fn        path: for the time of the call */
+typedef dh_status (*dh_input_fn)(dh_ctx *ctx, void *user, const char *setting, const char *path);
+dh_status dh_job_each_input(dh_ctx *ctx, const dh_job *job, dh_input_fn fn, void *user);
+/* The same of one entry of texts: a file, folder or pattern. */
+dh_status dh_each_text(dh_ctx *ctx, const char *setting, const char *name, dh_input_fn fn,
+                       void *user);
+
+/* A run in the job's `out` spoils nothing that the job reads. Its own copies of tokenizer and
+ * profile may be read again, unless it begins anew: then the folder and all in it is put aside.
+ * errors    DH_EINVAL names the setting */
+dh_status dh_run_check_inputs(dh_ctx *ctx, const dh_job *job, bool fresh);
+
+#endif
