@@ -14,10 +14,11 @@
 
 /* ---- steps ------------------------------------------------------------------------------ */
 
+#define FORMER "former-"
+
 /* "step-000123" -> 123; false for names that are not written so. */
-static bool step_of_name(const char *name, int64_t *step)
+static bool step_of_name(const char *name, const char *prefix, int64_t *step)
 {
-    static const char prefix[] = "step-";
     char canonical[32];
     if (strncmp(name, prefix, strlen(prefix)) != 0 || !dh_parse_i64(name + strlen(prefix), step) ||
         *step < 0)
@@ -43,7 +44,8 @@ dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size
     errno = 0;
     for (struct dirent *e; dir && ok && (e = readdir(dir)); errno = 0) {
         int64_t step;
-        if (step_of_name(e->d_name, &step)) ok = dh_vec_push(&found, step);
+        if (step_of_name(e->d_name, "step-", &step) || step_of_name(e->d_name, FORMER, &step))
+            ok = dh_vec_push(&found, step);
     }
     const int fault = ok ? errno : ENOMEM; /* readdir's, which ends as the last entry does */
     if (dir) closedir(dir);
@@ -53,9 +55,58 @@ dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size
                        strerror(fault));
     }
     if (found.n) qsort(found.at, found.n, sizeof *found.at, newest_first);
+    size_t n_once = 0;
+    for (size_t i = 0; i < found.n; i++)
+        if (i == 0 || found.at[i] != found.at[i - 1]) found.at[n_once++] = found.at[i];
     *steps = found.at;
-    *n = found.n;
+    *n = n_once;
     return DH_OK;
+}
+
+/* ---- former ones of a step ------------------------------------------------------------------ */
+
+bool ckpt_former_path(const char *parent, int64_t step, dh_str *path)
+{
+    dh_str_printf(path, "%s/" FORMER "%06lld", parent, (long long)step);
+    if (!path->failed) return true;
+    dh_str_fini(path);
+    return false;
+}
+
+/* The power went, or the process was killed, while one replaced the other. */
+static void settle_former(const char *parent, int64_t step)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_str former = DH_STR_INIT, path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/step-%06lld", parent, (long long)step);
+    if (path.failed || !ckpt_former_path(parent, step, &former)) {
+        dh_fail(&ctx, DH_ENOMEM, "out of memory for the former checkpoint of step %lld",
+                (long long)step);
+    } else if (dh_path_exists(path.text)) {
+        dh_dir_remove(&ctx, former.text);
+    } else if (rename(former.text, path.text) != 0) {
+        dh_fail(&ctx, DH_EIO, "cannot rename %s to %s: %s", former.text, path.text,
+                strerror(errno));
+    }
+    if (ctx.status != DH_OK) dh_log(DH_LOG_WARN, "%s", ctx.message);
+    dh_str_fini(&former);
+    dh_str_fini(&path);
+}
+
+void ckpt_clean(const char *parent)
+{
+    int64_t *steps = NULL;
+    size_t n = 0;
+    dh_ctx ctx = DH_CTX_INIT; /* a folder that cannot be listed is told of by whoever needs it */
+    if (ckpt_list_steps(&ctx, parent, &steps, &n) != DH_OK) n = 0;
+    for (size_t i = 0; i < n; i++) {
+        dh_str former = DH_STR_INIT;
+        if (ckpt_former_path(parent, steps[i], &former) && dh_path_exists(former.text))
+            settle_former(parent, steps[i]);
+        dh_str_fini(&former);
+    }
+    free(steps);
+    dh_dir_drop_leftovers(parent);
 }
 
 /* ---- set aside ------------------------------------------------------------------------------ */

@@ -32,9 +32,15 @@ dh_status ckpt_measure(dh_ctx *ctx, const char *folder, const char *name, bool s
 dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *state, char **text);
 dh_status ckpt_state_read(dh_ctx *ctx, const char *folder, dh_ckpt_state *state);
 
-/* Steps that have a folder step-N under `parent`, newest first; caller frees *steps. A
- * missing parent has none. */
+/* Steps that have a folder step-N under `parent`, or a former one, newest first; caller frees
+ * *steps. A missing parent has none. */
 dh_status ckpt_list_steps(dh_ctx *ctx, const char *parent, int64_t **steps, size_t *n);
+/* PARENT/former-N, where file systems that exchange no folders have step-N while it is replaced. It
+ * counts as long as there is no step-N. false: out of memory */
+bool ckpt_former_path(const char *parent, int64_t step, dh_str *path);
+/* Puts former ones back whose step has no other, removes the rest of them, and what dead processes
+ * left. */
+void ckpt_clean(const char *parent);
 /* An empty folder in `parent` whose place a checkpoint takes by rename before it is removed. */
 dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash);
 /* Keep the newest `keep` intact checkpoints, this step counted and never removed. */

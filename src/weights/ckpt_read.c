@@ -131,11 +131,14 @@ void dh_ckpt_close(dh_ckpt *c)
 static dh_status open_step(dh_ctx *ctx, const char *parent, int64_t step, bool checksums,
                            dh_ckpt **out)
 {
-    dh_str folder = DH_STR_INIT;
+    dh_str folder = DH_STR_INIT, former = DH_STR_INIT;
     dh_str_printf(&folder, "%s/step-%06lld", parent, (long long)step);
-    dh_status st = folder.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", parent)
-                                 : open_folder(ctx, folder.text, checksums, out);
+    const bool ok = ckpt_former_path(parent, step, &former) && !folder.failed;
+    const bool is_former = ok && !dh_path_exists(folder.text) && dh_path_exists(former.text);
+    dh_status st = ok ? open_folder(ctx, is_former ? former.text : folder.text, checksums, out)
+                      : dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", parent);
     dh_str_fini(&folder);
+    dh_str_fini(&former);
     return st;
 }
 

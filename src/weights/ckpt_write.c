@@ -33,7 +33,7 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
     if (recorded && !dh_path_exists(c->parent))
         dh_log(DH_LOG_WARN, "%s is gone, with the checkpoints in it; it is made again", c->parent);
     DH_TRY(dh_dir_create(ctx, c->parent));
-    dh_dir_drop_leftovers(c->parent);
+    ckpt_clean(c->parent);
     return dh_temporary_dir(ctx, stem, &c->tmp);
 }
 
@@ -60,7 +60,7 @@ void dh_ckpt_clean(const char *run_dir)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    if (!parent.failed) dh_dir_drop_leftovers(parent.text);
+    if (!parent.failed) ckpt_clean(parent.text);
     dh_str_fini(&parent);
 }
 
@@ -179,31 +179,34 @@ static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
     return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
+/* In two moves. Between them the former one has a name under which it is still found. */
+static dh_status replace_by_two(dh_ctx *ctx, dh_ckpt_writer *c)
+{
+    dh_str former = DH_STR_INIT;
+    if (!ckpt_former_path(c->parent, c->manifest.step, &former))
+        return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    dh_status st = rename_to(ctx, c->final, former.text);
+    if (st == DH_OK && rename_to(ctx, c->tmp.path, c->final) != DH_OK) {
+        st = ctx->status;
+        if (rename(former.text, c->final) != 0)
+            dh_log(DH_LOG_ERROR, "the former %s is now %s", c->final, former.text);
+    }
+    if (st == DH_OK) { /* the former one is removed where the writer ends */
+        free(c->tmp.path);
+        c->tmp.path = former.text;
+    } else {
+        dh_str_fini(&former);
+    }
+    return st;
+}
+
 /* One of the same step is exchanged in one move, where the file system can. */
 static dh_status replace_final(dh_ctx *ctx, dh_ckpt_writer *c)
 {
     if (renameat2(AT_FDCWD, c->tmp.path, AT_FDCWD, c->final, RENAME_EXCHANGE) == 0) return DH_OK;
-    if (errno != EINVAL && errno != ENOSYS)
-        return dh_fail(ctx, DH_EIO, "cannot exchange %s and %s: %s", c->tmp.path, c->final,
-                       strerror(errno));
-    dh_temporary old;
-    DH_TRY(ckpt_trash_create(ctx, c->parent, &old)); /* empty: a rename may take its place */
-    if (rename_to(ctx, c->final, old.path) != DH_OK) {
-        dh_temporary_drop(&old);
-        return ctx->status;
-    }
-    if (rename_to(ctx, c->tmp.path, c->final) == DH_OK) {
-        dh_temporary_drop(&c->tmp); /* closed: what was there has been renamed */
-        c->tmp = old;               /* removed where the writer ends */
-        return DH_OK;
-    }
-    if (rename(old.path, c->final) != 0) {
-        dh_log(DH_LOG_ERROR, "the former %s is now %s", c->final, old.path);
-        free(old.path); /* and stays there */
-        old.path = NULL;
-    }
-    dh_temporary_drop(&old);
-    return ctx->status;
+    if (errno == EINVAL || errno == ENOSYS) return replace_by_two(ctx, c);
+    return dh_fail(ctx, DH_EIO, "cannot exchange %s and %s: %s", c->tmp.path, c->final,
+                   strerror(errno));
 }
 
 static dh_status commit(dh_ctx *ctx, dh_ckpt_writer *c)

@@ -226,23 +226,42 @@ static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
     return DH_OK;
 }
 
-static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to, unsigned flags)
+static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
 {
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) == 0) return DH_OK;
+    if (rename(from, to) == 0) return DH_OK;
     return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
-/* Both folders change their names at once. File systems without that: there is a moment without
- * `dir`, and both folders lie beside it. */
-static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside)
+/* What file systems answer that know only rename. */
+static bool is_unknown(int error)
 {
+    return error == EINVAL || error == ENOSYS;
+}
+
+/* To a name that is free. Where the file system cannot see to that it is looked at first: the names
+ * are drawn, or in a folder that was just made. */
+static dh_status rename_to_new(dh_ctx *ctx, const char *from, const char *to)
+{
+    struct stat info;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return DH_OK;
+    if (is_unknown(errno) && lstat(to, &info) != 0) return rename_to(ctx, from, to);
+    return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to,
+                   strerror(is_unknown(errno) ? EEXIST : errno));
+}
+
+/* Both folders change their names at once. File systems without that: there is a moment without
+ * `dir`, and both folders lie beside it. *former: the one that was in `dir` */
+static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside, const char **former)
+{
+    *former = beside;
     if (renameat2(AT_FDCWD, beside, AT_FDCWD, x->dir, RENAME_EXCHANGE) == 0) return DH_OK;
-    if (errno != EINVAL && errno != ENOSYS)
+    if (!is_unknown(errno))
         return dh_fail(ctx, DH_EIO, "cannot replace %s: %s", x->dir, strerror(errno));
     char *third = dh_arena_printf(x->arena, "%s.former", beside);
     if (!third) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
-    DH_TRY(rename_to(ctx, x->dir, third, RENAME_NOREPLACE));
-    if (rename_to(ctx, beside, x->dir, 0) == DH_OK) return rename_to(ctx, third, beside, 0);
+    *former = third;
+    DH_TRY(rename_to_new(ctx, x->dir, third));
+    if (rename_to(ctx, beside, x->dir) == DH_OK) return DH_OK;
     if (rename(third, x->dir) != 0) dh_log(DH_LOG_ERROR, "the former %s is now %s", x->dir, third);
     return ctx->status;
 }
@@ -257,7 +276,7 @@ static dh_status clear_entry(dh_ctx *ctx, const export *x, const char *old, cons
     if (lstat(from, &info) == 0 && !S_ISDIR(info.st_mode) &&
         (is_of_model(x, name) || dh_path_exists(to)))
         return dh_dir_remove(ctx, from);
-    return rename_to(ctx, from, to, RENAME_NOREPLACE);
+    return rename_to_new(ctx, from, to);
 }
 
 /* The names first: entries that go change what readdir gives. */
@@ -284,26 +303,28 @@ static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
 
 /* From the exchange on the folder beside it is the former one, which nobody may take for leftovers:
  * it has a name of another kind. A crash leaves `dir` complete, the former model or the new one,
- * and what is not the model's in it or in that folder. */
+ * and what is not the model's in it or in that folder; of file systems that exchange nothing see
+ * above. */
 static dh_status replace_dir(dh_ctx *ctx, export *x)
 {
     char *beside =
         dh_arena_printf(x->arena, "%s.replaced-%s", x->dir, strrchr(x->tmp.path, '-') + 1);
     char *path = beside ? strdup(beside) : NULL;
+    const char *former;
     if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
-    if (rename_to(ctx, x->tmp.path, beside, RENAME_NOREPLACE) != DH_OK) {
+    if (rename_to_new(ctx, x->tmp.path, beside) != DH_OK) {
         free(path);
         return ctx->status;
     }
     free(x->tmp.path);
     x->tmp.path = path;
-    DH_TRY(exchange(ctx, x, beside));
+    DH_TRY(exchange(ctx, x, beside, &former));
     free(x->tmp.path);
     x->tmp.path = NULL;
     dh_status st = dh_parent_sync(ctx, x->dir);
-    if (st == DH_OK) st = clear_old(ctx, x, beside);
+    if (st == DH_OK) st = clear_old(ctx, x, former);
     if (st == DH_OK) return dh_parent_sync(ctx, x->dir);
-    return dh_ctx_while(ctx, "clearing %s, which %s has replaced", beside, x->dir);
+    return dh_ctx_while(ctx, "clearing %s, which %s has replaced", former, x->dir);
 }
 
 static dh_status move_into_place(dh_ctx *ctx, export *x)

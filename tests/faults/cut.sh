@@ -12,6 +12,8 @@ deep || per_command=4 meshes=('' 'parallel.dp=2 checkpoint.async=true')
 [ "$full" != --full ] || per_command=1000000
 export OMP_NUM_THREADS=1
 disk=$tmp/disk found=$tmp/found
+beside_it= # a library that is loaded too, behind the one that cuts
+plain=${library%/*}/libdh_plain.so
 
 # A command that works on $disk; what would be found if the power went lies in $tmp/cuts.
 run_and_cut() { # command...
@@ -19,7 +21,7 @@ run_and_cut() { # command...
     mkdir "$disk" "$tmp/state" "$tmp/cuts"
     [ ! -e "$tmp/before" ] || cp -r "$tmp/before/." "$disk"
     env DH_CUT_ROOT="$disk" DH_CUT_STATE="$tmp/state" DH_CUT_OUT="$tmp/cuts" DH_CUT_REPORT="$tmp/report" \
-        LD_PRELOAD="$library" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
+        LD_PRELOAD="$library${beside_it:+ $beside_it}" "$@" <"$stdin" >"$tmp/out" 2>"$tmp/err"
     same $? 0 "exit code of $1 $2"
 }
 
@@ -79,11 +81,18 @@ echo theirs >"$tmp/before/made/.git/one"
 echo mine >"$tmp/before/made/notes"
 model_of() { cat "$1/config.json" "$1/model.safetensors" 2>&1 | cksum; }
 former=$(model_of "$tmp/before/made") new=$(model_of "$tmp/made")
+# Without an exchange of folders there is a moment at which both lie beside the place.
 old_or_new() {
     local now
     now=$(model_of "$found/made")
     n_checks=$((n_checks + 1))
-    [ "$now" = "$former" ] || [ "$now" = "$new" ] || fail "$moment: neither model"
+    if [ -n "$beside_it" ] && [ ! -e "$found/made" ]; then
+        same "$(model_of "$found"/made.replaced-*.former)" "$former" "$moment: the former model"
+        same "$(model_of "$found"/made.replaced-????????????????)" "$new" "$moment: the new model"
+        n_between=$((n_between + 1))
+    else
+        [ "$now" = "$former" ] || [ "$now" = "$new" ] || fail "$moment: neither model"
+    fi
     for file in .git/one notes; do
         n_checks=$((n_checks + 1))
         cat "$found"/made/$file "$found"/made.replaced-*/$file 2>"$tmp/err" | grep -qE 'theirs|mine' ||
@@ -92,9 +101,42 @@ old_or_new() {
 }
 at_any_moment replace old_or_new "$dhelix" convert "$tmp/whole" "$disk/made" --replace
 same "$(model_of "$disk/made")" "$new" 'the new model'
+for error in EINVAL ENOSYS; do
+    beside_it=$plain
+    n_between=0
+    export DH_PLAIN_ERROR=$error
+    at_any_moment "replace ($error)" old_or_new "$dhelix" convert "$tmp/whole" "$disk/made" --replace
+    same "$(model_of "$disk/made")" "$new" "the new model ($error)"
+    same "$(cat "$disk/made/.git/one" "$disk/made/notes")" "$(printf 'theirs\nmine')" "what is not the model's ($error)"
+    check "nothing lies beside it ($error)" test "$(ls "$disk")" = made
+    [ "$full" != --full ] || check "the moment without a model was among them ($error)" test $n_between -gt 0
+    beside_it=
+done
 rm -r "$tmp/made" "$tmp/before"
 ok "$dhelix" report "$tmp/whole" -o "$tmp/made"
 at_any_moment report whole_or_nothing "$dhelix" report "$tmp/whole" -o "$disk/made"
+
+# ---- a checkpoint of a step that has one ----
+
+# Written are samples 1, 2 and 3, of steps 1, 2 and 2.
+never_less_of_it() {
+    local sample
+    ok "${library%/*}/same_step" read "$found/run"
+    sample=$(cut -d ' ' -f 2 "$tmp/out")
+    n_checks=$((n_checks + 1))
+    [ "$model" = late ] || [ "$n" -gt 1 ] || newest=0
+    [ "${sample:-0}" -ge "$newest" ] || fail "$moment: the newest checkpoint is of sample $sample, after $newest"
+    [ "$n" -lt "$n_calls" ] || same "$sample" 3 "$moment: the last one"
+    newest=$sample
+    check "$moment: nothing half-written" test -z "$(find "$found" -name '*.tmp-*' -o -name 'former-*')"
+}
+for error in '' EINVAL ENOSYS; do
+    beside_it=${error:+$plain}
+    newest=0
+    export DH_PLAIN_ERROR=$error
+    at_any_moment "same step, ${error:-exchanged}" never_less_of_it "${library%/*}/same_step" write "$disk/run"
+done
+beside_it=
 
 # ---- runs that go on ----
 

@@ -222,6 +222,30 @@ words=("$dhelix" convert "$tmp/beside" "$disk/made")
 each_call convert_lora
 words=("$dhelix" convert "$tmp/whole" "$disk/made")
 calls=each each_call convert # some few of its calls once gave other digits
+# A model that is replaced: the former or the new one, and somebody's file, in its place or beside it; also
+# on a file system that knows plain renames only.
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/other" --set train.steps=1 --set train.seed=5
+ok "$dhelix" convert "$tmp/other" "$tmp/former"
+echo mine >"$tmp/former/notes"
+put_former() { cp -r "$tmp/former" "$disk/made"; }
+model_in() { cat "$1/config.json" "$1/model.safetensors" 2>"$tmp/err" | cksum; }
+ok "$dhelix" convert "$tmp/whole" "$tmp/new"
+former=$(model_in "$tmp/former") new=$(model_in "$tmp/new")
+is_either() {
+    local now
+    now=$(model_in "$disk/made")
+    [ "$now" = "$former" ] || [ "$now" = "$new" ] || blame 'neither model is there'
+    [ "$(cat "$disk"/made*/notes 2>"$tmp/err")" = mine ] || blame 'a file that is not the model'"'"'s is lost'
+}
+put=put_former
+after=is_either
+words=("$dhelix" convert "$tmp/whole" "$disk/made" --replace)
+each_call replace
+beside_it=${library%/*}/libdh_plain.so
+calls=$closely each_call replace_plainly
+beside_it=
+put=true
+after=true
 words=("$dhelix" report "$tmp/whole" -o "$disk/made")
 each_call report
 # What a profile knew stays, or is there with what is new. No file call fails: where /proc/cpuinfo

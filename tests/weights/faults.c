@@ -14,6 +14,13 @@
 static fault_kind armed;
 static int calls_left;
 
+static int plain_renames;
+
+void fault_plain_renames(int error)
+{
+    plain_renames = error;
+}
+
 void fault_arm(fault_kind kind, int n)
 {
     armed = kind;
@@ -114,7 +121,10 @@ int __wrap_rename(const char *from, const char *to)
 
 int __wrap_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
-    return strikes(true) ? -1 : __real_renameat2(from_fd, from, to_fd, to, flags);
+    if (strikes(true)) return -1;
+    if (!flags || !plain_renames) return __real_renameat2(from_fd, from, to_fd, to, flags);
+    errno = plain_renames;
+    return -1;
 }
 
 int __wrap_mkdir(const char *path, mode_t mode)

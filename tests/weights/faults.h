@@ -15,5 +15,8 @@ typedef enum fault_kind {
 void fault_arm(fault_kind kind, int n);
 /* Disarm; 1 when the fault came. */
 int fault_disarm(void);
+/* From now on the file system knows plain renames only: what renameat2 is asked for beyond them fails
+ * with this error. 0: it knows all. */
+void fault_plain_renames(int error);
 
 #endif

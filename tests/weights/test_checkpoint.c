@@ -488,6 +488,52 @@ static void killed_anywhere(void **state)
     kill_anywhere(FAULT_KILL, 2, 2); /* replacing the newest */
 }
 
+static void replaced_by_two_renames(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    static const int errors[] = {EINVAL, ENOSYS};
+    for (size_t i = 0; i < DH_COUNTOF(errors); i++) {
+        char run[256];
+        fault_plain_renames(errors[i]);
+        kill_anywhere(FAULT_KILL, 2, 2);
+        test_tmpdir(run, sizeof run);
+        for (int n = 0; n < 3; n++) assert_ok(&ctx, save(&ctx, run, 5, 2));
+        assert_int_equal(latest(run), 5);
+        assert_int_equal(count(run, ""), 3); /* ., .., step-000005 */
+        assert_ok(&ctx, dh_dir_remove(&ctx, run));
+    }
+    fault_plain_renames(0);
+}
+
+/* What a crash between the two renames leaves: read as it is, and put back by whoever writes. */
+static void former_ones_are_found(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char run[256], at[400], former[400];
+    int64_t *steps;
+    size_t n;
+    test_tmpdir(run, sizeof run);
+    assert_ok(&ctx, save(&ctx, run, 1, 2));
+    assert_ok(&ctx, save(&ctx, run, 2, 2));
+    snprintf(at, sizeof at, "%s/checkpoints/step-000002", run);
+    snprintf(former, sizeof former, "%s/checkpoints/former-000002", run);
+    assert_int_equal(rename(at, former), 0);
+    assert_int_equal(latest(run), 2);
+    assert_ok(&ctx, dh_ckpt_list(&ctx, run, &steps, &n));
+    assert_true(n == 2 && steps[0] == 2 && steps[1] == 1);
+    free(steps);
+    dh_ckpt_clean(run);
+    assert_true(has_step(run, 2) && !dh_path_exists(former));
+    assert_ok(&ctx, dh_dir_create(&ctx, former)); /* removed in part, the new one being in place */
+    assert_ok(&ctx, dh_ckpt_list(&ctx, run, &steps, &n));
+    assert_int_equal(n, 2);
+    free(steps);
+    assert_int_equal(latest(run), 2);
+    dh_ckpt_clean(run);
+    assert_true(has_step(run, 2) && !dh_path_exists(former));
+    assert_ok(&ctx, dh_dir_remove(&ctx, run));
+}
+
 static void killed_within_writes(void **state)
 {
     kill_anywhere(FAULT_SHORT, 2, 3);
@@ -499,8 +545,14 @@ static void full_disk_anywhere(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     int n_failed = 0;
-    for (int64_t step = 4; step >= 3; step--) { /* 3: replacing the newest */
+    static const struct {
+        int64_t step;
+        int plain_error;
+    } cases[] = {{4, 0}, {3, 0}, {3, EINVAL}}; /* 3: replacing the newest */
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const int64_t step = cases[i].step;
         bool came = true;
+        fault_plain_renames(cases[i].plain_error);
         for (int n = 1; came; n++) {
             char run[256];
             test_tmpdir(run, sizeof run);
@@ -524,6 +576,7 @@ static void full_disk_anywhere(void **state)
             assert_ok(&ctx, dh_dir_remove(&ctx, run));
         }
     }
+    fault_plain_renames(0);
     assert_true(n_failed > 30);
 }
 
@@ -705,6 +758,8 @@ int main(void)
         cmocka_unit_test(damage_is_found),
         cmocka_unit_test(damage_is_explained),
         cmocka_unit_test(killed_anywhere),
+        cmocka_unit_test(replaced_by_two_renames),
+        cmocka_unit_test(former_ones_are_found),
         cmocka_unit_test(killed_within_writes),
         cmocka_unit_test(full_disk_anywhere),
         cmocka_unit_test(file_size_limit),
