@@ -84,6 +84,71 @@ static void groups_of_version_2(void **state)
     left(150000);
 }
 
+/* What groups above may still have counts too: their own limit, and all that is used below them. */
+static void groups_above_of_version_2(void **state)
+{
+    put("/proc/self/cgroup", "0::/user.slice/user-1.slice/session.scope\n");
+    put("/proc/self/mountinfo", "30 1 0:3 / / rw - ext4 /dev/sda rw\n"
+                                "35 31 0:32 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 "
+                                "rw,nsdelegate\n");
+    put_group("/sys/fs/cgroup/user.slice/user-1.slice/session.scope", version_2, "max\n", "1000\n",
+              "inactive_file 7\n");
+    left(8000 * 1024);
+    put_group("/sys/fs/cgroup/user.slice/user-1.slice", version_2, "900000\n", "500000\n",
+              "inactive_file 50000\nactive_file 10000\n"); /* of others, too */
+    left(460000);
+    put_group("/sys/fs/cgroup/user.slice", version_2, "max\n", "7000000\n", "");
+    left(460000);
+    put_group("/sys/fs/cgroup/user.slice", version_2, "7100000\n", "7000000\n", "");
+    left(100000);
+    put_group("/sys/fs/cgroup/user.slice/user-1.slice/session.scope", version_2, "50000\n",
+              "1000\n", "inactive_file 0\n");
+    left(49000);
+    put_group("/sys/fs/cgroup/user.slice", version_2, "6000000\n", "7000000\n", "");
+    left(1);
+}
+
+/* A group without the controller has none of its files; those above it still have. */
+static void groups_without_the_controller(void **state)
+{
+    put("/proc/self/cgroup", "0::/job/step\n");
+    put("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    put("/sys/fs/cgroup/job/step/cgroup.procs", "1\n");
+    put_group("/sys/fs/cgroup/job", version_2, "600000\n", "500000\n", "");
+    left(100000);
+    put("/sys/fs/cgroup/memory.max", "5\n"); /* where the hierarchy is mounted, as in a container */
+    put("/sys/fs/cgroup/memory.current", "1\n");
+    left(4);
+    put("/sys/fs/memory.max", "1\n"); /* above it: no group */
+    left(4);
+}
+
+/* Of both versions at once the memory's own counts, and limits of the other where it has some. */
+static void groups_of_both_versions(void **state)
+{
+    put("/proc/self/cgroup", "4:cpu,memory:/a\n0::/b/c\n");
+    put("/proc/self/mountinfo", "35 31 0:32 / /sys/memory rw - cgroup c rw,memory\n"
+                                "36 31 0:33 / /sys/unified rw - cgroup2 c rw\n");
+    put_group("/sys/memory/a", version_1, "700000\n", "500000\n", "");
+    left(200000);
+    put_group("/sys/unified/b", version_2, "600000\n", "500000\n", "");
+    left(100000);
+}
+
+/* A part of the hierarchy is mounted: groups from there on, and of processes outside of it those of
+ * the place. */
+static void part_of_version_2(void **state)
+{
+    put("/proc/self/cgroup", "0::/docker/1f/job\n");
+    put("/proc/self/mountinfo", "35 31 0:32 /docker/1f /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n");
+    put_group("/sys/fs/cgroup", version_2, "600000\n", "500000\n", "");
+    left(100000);
+    put_group("/sys/fs/cgroup/job", version_2, "90000\n", "50000\n", "");
+    left(40000);
+    put("/proc/self/cgroup", "0::/../elsewhere\n");
+    left(100000);
+}
+
 /* A container sees its own group at the place where the hierarchy is mounted. */
 static void group_of_a_container(void **state)
 {
@@ -120,6 +185,10 @@ int main(void)
         cmocka_unit_test_setup(what_the_machine_has, machine),
         cmocka_unit_test_setup(groups_of_version_1, machine),
         cmocka_unit_test_setup(groups_of_version_2, machine),
+        cmocka_unit_test_setup(groups_above_of_version_2, machine),
+        cmocka_unit_test_setup(groups_without_the_controller, machine),
+        cmocka_unit_test_setup(groups_of_both_versions, machine),
+        cmocka_unit_test_setup(part_of_version_2, machine),
         cmocka_unit_test_setup_teardown(group_of_a_container, machine, no_machine),
         cmocka_unit_test(limits_of_the_process),
     };
