@@ -108,6 +108,13 @@ dh_status dh_dir_sync(dh_ctx *ctx, const char *path);   /* fsync the folder itse
 dh_status dh_parent_sync(dh_ctx *ctx, const char *path); /* fsync the folder that path lies in */
 bool dh_path_exists(const char *path);
 bool dh_path_is_dir(const char *path);
+typedef enum dh_lock_answer {
+    DH_LOCK_TAKEN,
+    DH_LOCK_HELD, /* by another open file, here or on another host */
+    DH_LOCK_NONE  /* the file system has no locks for such a file: any other error */
+} dh_lock_answer;
+/* flock without waiting; ends with the descriptor. */
+dh_lock_answer dh_fd_lock(int fd, bool shared);
 
 /* ---- temporary files and folders: every name that is written before it is renamed ----------- */
 

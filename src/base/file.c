@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -170,6 +171,15 @@ dh_status dh_dir_sync(dh_ctx *ctx, const char *path)
         st = dh_fail(ctx, DH_EIO, "cannot sync folder %s: %s", path, strerror(errno));
     close(fd);
     return st;
+}
+
+dh_lock_answer dh_fd_lock(int fd, bool shared)
+{
+    while (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
+        if (errno == EINTR) continue;
+        return errno == EWOULDBLOCK ? DH_LOCK_HELD : DH_LOCK_NONE;
+    }
+    return DH_LOCK_TAKEN;
 }
 
 bool dh_path_exists(const char *path)

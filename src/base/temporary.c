@@ -138,9 +138,10 @@ static int take_left(int dir_fd, const char *name)
     int fd = openat(dir_fd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && (errno == EISDIR || errno == EACCES))
         fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-    const bool stale = errno != EWOULDBLOCK && fstat(fd, &info) == 0 &&
-                       time(NULL) - info.st_mtime > STALE_S; /* locks are missing */
+    const dh_lock_answer lock = fd < 0 ? DH_LOCK_TAKEN : dh_fd_lock(fd, false);
+    if (lock == DH_LOCK_TAKEN) return fd;
+    const bool stale =
+        lock == DH_LOCK_NONE && fstat(fd, &info) == 0 && time(NULL) - info.st_mtime > STALE_S;
     if (stale) return fd;
     close(fd);
     return -1;

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -106,8 +105,9 @@ static dh_status take(dh_ctx *ctx, dh_folder_lock *lock, bool *again)
     struct stat info;
     if (fstat(lock->fd, &info) != 0 || !S_ISREG(info.st_mode))
         return dh_fail(ctx, DH_EINVAL, "%s is not a regular file", lock->path);
-    const bool locked = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
-    if (!locked && errno == EWOULDBLOCK) return refuse(ctx, lock, false);
+    const dh_lock_answer answer = dh_fd_lock(lock->fd, false);
+    const bool locked = answer == DH_LOCK_TAKEN;
+    if (answer == DH_LOCK_HELD) return refuse(ctx, lock, false);
     *again = !dh_folder_is_held(lock);
     if (*again) return DH_OK;
     if (read_owner(lock->fd, &o) && !is_over(&o, lock->fd, locked)) return refuse(ctx, lock, true);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 /* ---- steps ------------------------------------------------------------------------------ */
@@ -212,7 +211,7 @@ dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash
 static void remove_step(const char *parent, const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (fd >= 0 && dh_fd_lock(fd, false) == DH_LOCK_HELD) {
         close(fd);
         return;
     }

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,8 +68,7 @@ static dh_status hold(dh_ctx *ctx, dh_ckpt *c)
     c->hold_fd = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->hold_fd < 0 && errno == ENOTDIR)
         return dh_fail(ctx, DH_EFORMAT, "%s is not a folder", c->folder);
-    const bool leaving =
-        c->hold_fd >= 0 && flock(c->hold_fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool leaving = c->hold_fd >= 0 && dh_fd_lock(c->hold_fd, true) == DH_LOCK_HELD;
     if (leaving || is_gone(c))
         return dh_fail(ctx, DH_EMISSING, "%s was removed meanwhile", c->folder);
     return DH_OK;
