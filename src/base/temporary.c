@@ -5,11 +5,13 @@
  * The maker holds a lock (flock) on what it made. The lock ends with the process, so a file or
  * folder that can be locked was left by a process that is gone. This holds between containers that
  * share a folder, where a process id says nothing. */
+#include "base/temporary.h"
 #include "base/base.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,4 +165,42 @@ void dh_dir_drop_leftovers(const char *dir)
         dh_temporary_drop(&left);
     }
     closedir(entries);
+}
+
+/* ---- when the process ends ------------------------------------------------------------------ */
+
+/* Whoever made it holds its lock, and does so in this process, which has it open: readers do not keep
+ * open what somebody else is making. */
+static bool is_held(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool held = dh_fd_lock(fd, true) == DH_LOCK_HELD;
+    close(fd);
+    return held;
+}
+
+/* Threads that go on may put files into a folder while it is emptied. */
+static void drop_path(const char *path)
+{
+    enum { N_TIMES = 10 };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int i = 0; i < N_TIMES; i++) {
+        dh_ctx_reset(&ctx);
+        if (dh_dir_remove(&ctx, path) == DH_OK) return;
+    }
+    dh_log(DH_LOG_WARN, "%s", ctx.message);
+}
+
+void dh_temporary_drop_own(void)
+{
+    char path[PATH_MAX];
+    DIR *open_files = opendir("/proc/self/fd");
+    for (struct dirent *e; open_files && (e = readdir(open_files));) {
+        const ssize_t n = readlinkat(dirfd(open_files), e->d_name, path, sizeof path - 1);
+        path[n > 0 ? n : 0] = '\0';
+        const char *slash = strrchr(path, '/');
+        if (slash && dh_temporary_is_name(slash + 1) && is_held(path)) drop_path(path);
+    }
+    if (open_files) closedir(open_files);
 }

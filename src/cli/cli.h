@@ -165,7 +165,10 @@ void dh_cli_name_cut_files(void);
  * the process starts other threads, which then inherit the blocked signals. Returns the flag of
  * dh_cli_catch_signals. */
 const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet);
-/* From now on, also after the other, the first of these signals sets the flag that is returned, and
+/* For commands that write files: the first of these signals ends the process as it does without this,
+ * but what is half-written is removed. */
+void dh_cli_die_at_signals(void);
+/* From now on, also after the others, the first of these signals sets the flag that is returned, and
  * the second one ends the process. Any thread. */
 const volatile sig_atomic_t *dh_cli_catch_signals(void);
 /* Sets that flag, as the first signal does. */

@@ -47,6 +47,13 @@ dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_c
                          name);
 }
 
+static bool writes_files(const dh_command *c)
+{
+    bool writes = c == &dh_command_convert;
+    for (size_t i = 0; i < c->n_options; i++) writes |= c->options[i].writes;
+    return writes;
+}
+
 static dh_status run_command(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
 {
     const dh_command *c = cli->command;
@@ -60,6 +67,7 @@ static dh_status run_command(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
         dh_cli_print_help(c, &text);
         st = dh_cli_print_str(ctx, &text);
     } else if (st == DH_OK) {
+        if (writes_files(c)) dh_cli_die_at_signals();
         st = c->run(ctx, cli, args);
     }
     dh_cli_fini(cli, args);

@@ -10,6 +10,7 @@
 
 #include "base/json_text.h"
 #include "base/printable.h"
+#include "base/temporary.h"
 #include "cli/cli.h"
 
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes)
@@ -80,10 +81,15 @@ dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document)
     return dh_cli_print_str(ctx, &text);
 }
 
-/* Set by a signal, read by the loop that is to end; and whether such a loop has begun. The only
- * state that is shared. */
+/* Set by a signal, read by the loop that is to end; and what the first signal does. The only state
+ * that is shared. */
 static volatile sig_atomic_t stop_flag;
-static bool is_caught; /* atomic */
+static enum {
+    DIES,         /* as if there were no watch, but without what is half-written */
+    ENDS,         /* exit code 130, with a message */
+    ENDS_QUIETLY, /* the same; no line of progress stands on the terminal */
+    IS_CAUGHT     /* sets stop_flag */
+} reaction;       /* atomic */
 
 void dh_cli_ask_to_stop(void)
 {
@@ -102,21 +108,27 @@ static void stop_signals(sigset_t *set)
     if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(set, SIGHUP);
 }
 
+static void end_process(bool quiet)
+{
+    dh_temporary_drop_own();
+    fprintf(stderr, "%sdhelix: error: interrupted\n", !quiet && isatty(STDERR_FILENO) ? "\n" : "");
+    _exit(DH_CLI_INTERRUPTED);
+}
+
 /* The first signal ends the process, or asks to stop where signals are caught by then; after that
  * the second ends it as it would have. */
-static void *watch_signals(void *quiet)
+static void *watch_signals(void *unused)
 {
     sigset_t set;
     int number;
+    (void)unused;
     stop_signals(&set);
     if (sigwait(&set, &number) != 0) return NULL;
-    if (!__atomic_load_n(&is_caught, __ATOMIC_ACQUIRE)) {
-        fprintf(stderr, "%sdhelix: error: interrupted\n",
-                !quiet && isatty(STDERR_FILENO) ? "\n" : "");
-        _exit(DH_CLI_INTERRUPTED);
-    }
+    const int now = __atomic_load_n(&reaction, __ATOMIC_ACQUIRE);
+    if (now == ENDS || now == ENDS_QUIETLY) end_process(now == ENDS_QUIETLY);
+    if (now == DIES) dh_temporary_drop_own();
     stop_flag = 1;
-    if (sigwait(&set, &number) != 0) return NULL;
+    if (now == IS_CAUGHT && sigwait(&set, &number) != 0) return NULL;
     signal(number, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     raise(number);
@@ -127,16 +139,17 @@ static void *watch_signals(void *quiet)
  * interrupts a computing thread is not safe here: its frame is written where that
  * thread's stack pointer stands, and generated GEMM code uses the register for other
  * things, so that a handler now and then overwrote the heap. */
-static void watch(void *quiet)
+static void watch(int how)
 {
     static bool is_watched;
     sigset_t set, before;
     pthread_t thread;
+    __atomic_store_n(&reaction, how, __ATOMIC_RELEASE);
     if (is_watched) return;
     is_watched = true;
     stop_signals(&set);
     if (pthread_sigmask(SIG_BLOCK, &set, &before) != 0) return;
-    if (pthread_create(&thread, NULL, watch_signals, quiet) != 0)
+    if (pthread_create(&thread, NULL, watch_signals, NULL) != 0)
         pthread_sigmask(SIG_SETMASK, &before, NULL); /* then a signal just ends the program */
     else
         pthread_detach(thread);
@@ -144,14 +157,17 @@ static void watch(void *quiet)
 
 const volatile sig_atomic_t *dh_cli_catch_signals(void)
 {
-    __atomic_store_n(&is_caught, true, __ATOMIC_RELEASE);
-    watch(NULL);
+    watch(IS_CAUGHT);
     return &stop_flag;
 }
 
 const volatile sig_atomic_t *dh_cli_end_at_signals(bool quiet)
 {
-    static char is_quiet;
-    watch(quiet ? &is_quiet : NULL);
+    watch(quiet ? ENDS_QUIETLY : ENDS);
     return &stop_flag;
+}
+
+void dh_cli_die_at_signals(void)
+{
+    watch(DIES);
 }

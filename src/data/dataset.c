@@ -1,5 +1,6 @@
 /* One stream of tokens over several files, and the samples drawn from it. */
 #include "base/mapped.h"
+#include "base/stop.h"
 #include "data/dataset_parts.h"
 #include "data/expand.h"
 #include "data/permute.h"
@@ -314,6 +315,7 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
     made->val_fraction = spec->val_fraction;
     made->order = spec->order;
     made->seed = spec->seed;
+    made->stop = spec->stop;
     made->chats = spec->chat != NULL;
     made->bound = made->chats ? (int64_t)INT32_MAX + 1 : bound_of(spec);
     if (spec->cache_dir && *spec->cache_dir) dh_dir_drop_leftovers(spec->cache_dir);
@@ -389,6 +391,12 @@ dh_status dh_dataset_check_same(dh_ctx *ctx, const dh_dataset *ds)
     return check_files(ctx, ds, dh_stamp_check_same);
 }
 
+dh_status dh_dataset_heed_stop(dh_ctx *ctx, const dh_dataset *ds)
+{
+    if (!dh_stop_asked(ds->stop)) return DH_OK;
+    return dh_fail(ctx, DH_EINTERRUPTED, "stopped while the data were read");
+}
+
 /* The hash of a group is a chain over its blocks, so that threads can take a group each. */
 enum { HASH_TOKENS = 1 << 14, HASH_GROUP = 1 << 24, HASH_STRETCHES = HASH_GROUP / HASH_TOKENS };
 
@@ -421,7 +429,7 @@ typedef struct hashing {
     const dh_dataset *ds;
     uint64_t *of_group;
     int64_t n_groups, next;
-    bool stopped; /* a file was cut short */
+    bool stopped; /* a file was cut short, or somebody asked for it */
 } hashing;
 
 static void hash_group(hashing *h, int64_t group)
@@ -431,7 +439,8 @@ static void hash_group(hashing *h, int64_t group)
     for (int64_t at = first; at < end; at += HASH_TOKENS) {
         dh_ctx unused = DH_CTX_INIT;
         if ((at - first) % (1 << 20) == 0 &&
-            check_files(&unused, h->ds, dh_stamp_check_whole) != DH_OK) {
+            (dh_dataset_heed_stop(&unused, h->ds) != DH_OK ||
+             check_files(&unused, h->ds, dh_stamp_check_whole) != DH_OK)) {
             __atomic_store_n(&h->stopped, true, __ATOMIC_RELAXED);
             return;
         }
@@ -458,6 +467,7 @@ dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash)
     dh_work_together((size_t)DH_MAX(threads, 1), hash_groups, &h);
     *hash = n <= 1 ? h.of_group[0] : XXH3_64bits(h.of_group, (size_t)n * sizeof *h.of_group);
     free(h.of_group);
+    if (h.stopped) DH_TRY(dh_dataset_heed_stop(ctx, ds));
     return dh_dataset_check_same(ctx, ds);
 }
 

@@ -62,7 +62,8 @@ typedef struct dh_dataset_spec {
     /* Told now and then while text is tokenized; may be NULL. */
     void (*progress)(void *arg, const char *file, size_t done_bytes, size_t total_bytes);
     void *progress_arg;
-    /* When it becomes non-zero while text is tokenized: DH_EINTERRUPTED; may be NULL. */
+    /* When it becomes non-zero while text is unpacked or tokenized, or later hashed or packed:
+     * DH_EINTERRUPTED; may be NULL. Outlives the dataset. */
     const volatile sig_atomic_t *stop;
 } dh_dataset_spec;
 

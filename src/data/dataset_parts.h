@@ -46,10 +46,14 @@ struct dh_dataset {
     double val_fraction;
     dh_data_order order;
     uint64_t seed;
-    bool has_text;   /* ids of a file at least are the tokenizer's */
-    bool chats;      /* ids carry the marks of conversations (chat.h) */
-    int64_t row_len; /* of packed rows; 0: samples are windows of the stream */
+    bool has_text;                     /* ids of a file at least are the tokenizer's */
+    bool chats;                        /* ids carry the marks of conversations (chat.h) */
+    int64_t row_len;                   /* of packed rows; 0: samples are windows of the stream */
+    const volatile sig_atomic_t *stop; /* of the spec: hashing and packing heed it, too */
 };
+
+/* errors    DH_EINTERRUPTED where the dataset is asked to stop */
+dh_status dh_dataset_heed_stop(dh_ctx *ctx, const dh_dataset *ds);
 
 /* Where sample i is: the source whose turn it is, and a place in it: tokens from its first one, or
  * the row of packed documents. */

@@ -61,6 +61,7 @@ static dh_status add_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_segme
     /* An index that marks one document may say nothing; where there are several it has all. */
     if (f->ends.n > 1) return add_marked(ctx, ds, s, &f->ends, pieces);
     for (int64_t at = begin; eos >= 0 && at < end; at += STRETCH) {
+        DH_TRY(dh_dataset_heed_stop(ctx, ds));
         DH_TRY(add_ended(ctx, ds, at, DH_MIN(end - at, STRETCH), eos, ids, &begin, pieces));
         if (begin > s->first || f->text.run.at || at + STRETCH - s->first < FIRST_TOKENS) continue;
         return dh_fail(ctx, DH_EINVAL,
@@ -119,7 +120,8 @@ static dh_status find_chats(dh_ctx *ctx, const dh_dataset *ds, const dh_source *
     const int64_t end = of->first + of->n_tokens;
     for (int64_t at = of->first; st == DH_OK && at < end; at += STRETCH) {
         const int64_t n = DH_MIN(end - at, STRETCH);
-        st = dh_dataset_read(ctx, ds, at, n, ids);
+        st = dh_dataset_heed_stop(ctx, ds);
+        if (st == DH_OK) st = dh_dataset_read(ctx, ds, at, n, ids);
         for (int64_t i = 0; st == DH_OK && i < n; i++) {
             if (!dh_vec_push(&open, ids[i]))
                 st = dh_fail(ctx, DH_ENOMEM, "out of memory looking for conversations");

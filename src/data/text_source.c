@@ -165,12 +165,13 @@ static dh_status find_rows(dh_ctx *ctx, const char *text_field, text_source *s)
     return DH_OK;
 }
 
-/* keep_dir: of dh_text_file_open */
+/* keep_dir, stop: of dh_text_file_open */
 static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, bool chats,
-                             const char *keep_dir, text_source *s)
+                             const char *keep_dir, const volatile sig_atomic_t *stop,
+                             text_source *s)
 {
     *s = (text_source){.path = path, .chats = chats};
-    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
+    DH_TRY(dh_text_file_open(ctx, path, keep_dir, stop, &s->file));
     if (!dh_map_own(&s->file.map))
         return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                        path);
@@ -275,7 +276,7 @@ dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh
                        void *arg)
 {
     text_source s;
-    dh_status st = open_source(ctx, path, text_field, false, NULL, &s);
+    dh_status st = open_source(ctx, path, text_field, false, NULL, NULL, &s);
     if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
     if (st == DH_OK) st = dh_text_file_check(ctx, path, &s.file);
     dh_text_file_close(&s.file);
@@ -571,8 +572,8 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
         return dh_fail(ctx, DH_EINVAL, "%s is text, and no tokenizer was given", path);
     text_source s;
     *out = (dh_text_tokens){0};
-    dh_status st =
-        open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir, &s);
+    dh_status st = open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir,
+                               spec->stop, &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
         select_part(&s, spec->part, spec->val_fraction);

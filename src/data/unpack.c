@@ -8,6 +8,7 @@
 #include "data/unpack.h"
 #include "base/mapped.h"
 #include "base/memory.h"
+#include "base/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,10 +32,11 @@ typedef struct unpacking {
     dh_ctx *ctx;
     const char *path, *dir; /* dir: where the text goes */
     const char *program;    /* that unpacks such files */
-    int from, to;           /* open files; -1: none */
-    dh_stamp was;           /* the source when it was opened */
-    size_t at, n_in;        /* bytes read; of them in `in` */
-    size_t n_bytes;         /* of text */
+    const volatile sig_atomic_t *stop;
+    int from, to;    /* open files; -1: none */
+    dh_stamp was;    /* the source when it was opened */
+    size_t at, n_in; /* bytes read; of them in `in` */
+    size_t n_bytes;  /* of text */
     XXH3_state_t *source, *text;
     unsigned char *in, *out; /* [CHUNK] */
 } unpacking;
@@ -56,6 +58,8 @@ static dh_status fail_reading(const unpacking *u)
 static dh_status fill(unpacking *u)
 {
     ssize_t n;
+    if (dh_stop_asked(u->stop))
+        return dh_fail(u->ctx, DH_EINTERRUPTED, "stopped while %s was unpacked", u->path);
     while ((n = pread(u->from, u->in, CHUNK, (off_t)u->at)) < 0 && errno == EINTR) {}
     if (n < 0) return fail_reading(u);
     u->n_in = (size_t)n;
@@ -540,9 +544,10 @@ static dh_status map_plain(dh_ctx *ctx, const unpacking *u, size_t n_head, dh_te
     return dh_fd_map(ctx, u->from, (size_t)u->was.n_bytes, path, &f->map);
 }
 
-dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, dh_text_file *f)
+dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
+                            const volatile sig_atomic_t *stop, dh_text_file *f)
 {
-    unpacking u = {.ctx = ctx, .path = path, .from = -1, .to = -1};
+    unpacking u = {.ctx = ctx, .path = path, .stop = stop, .from = -1, .to = -1};
     unsigned char head[8];
     size_t n_head = 0;
     *f = (dh_text_file){.unpacked = false};

@@ -7,6 +7,7 @@ tiny_job "$tmp/job.yaml"
 # A command in the background, whose pid is $pid. Job control off makes background jobs ignore
 # SIGINT; env restores the default.
 begin() { # command...
+    : >"$tmp/out"
     env --default-signal=INT,TERM,HUP,USR1 "$@" </dev/null >"$tmp/out" 2>"$tmp/err" &
     pid=$!
 }
@@ -25,14 +26,22 @@ until_seen() { # what is waited for, command that sees it
 
 # It has the signal's name, or 130 where it catches it.
 ends() { # signal, exit code, what it did
+    local code before=$SECONDS
     kill "-$1" $pid
     wait $pid
-    same $? "$2" "exit code after SIG$1 $3"
+    code=$?
+    same $code "$2" "exit code after SIG$1 $3"
+    check "it ends soon after SIG$1 $3" test $((SECONDS - before)) -le 5
     [ "$2" -ne 130 ] || check "one line says so, $3" test "$(grep -c '^dhelix: error: ' "$tmp/err")" -eq 1
 }
 
 has() { # pattern of files
     compgen -G "$1"
+}
+
+# Nothing that has the name of a temporary file or folder.
+none_left() { # folder
+    check "nothing half-written is left in $1" test -z "$(find "$1" -name '*.tmp-*')"
 }
 
 equal() { # run folder, other run folder, step
@@ -54,7 +63,16 @@ for signal in TERM INT; do
     ends $signal 130 'while text is tokenized'
     check 'no step was made' test ! -e "$tmp/reads/checkpoints"
     check 'no tokens are taken for whole' test -z "$(find "$tmp/cache-$signal" -name '*.tokens')"
+    none_left "$tmp/cache-$signal"
 done
+
+# Text is unpacked: 600 MB of it, from members one after the other.
+gzip -1 -c "$tmp/big.txt" >"$tmp/one.gz"
+for _ in $(seq 60); do cat "$tmp/one.gz"; done >"$tmp/big.gz"
+begin "${reads[@]}" --set out="$tmp/reads" --set data.cache="$tmp/cache-gz" --set data.train="$tmp/big.gz"
+until_seen 'text was unpacked' has "$tmp/cache-gz/*.tmp-*"
+ends TERM 130 'while text is unpacked'
+same "$(ls "$tmp/cache-gz")" '' 'what is kept of it'
 
 # Whatever it does before its first step, at drawn moments.
 cp "$tmp/job.yaml" "$tmp/starts.yaml"
@@ -106,7 +124,17 @@ done
 begin "$dhelix" tokenize --tokenizer tests/data/tokenizers/gpt2 "$tmp/big.txt" -o "$tmp/big.bin"
 until_seen 'tokens were written' has "$tmp/big.bin.tmp-*"
 ends TERM 143 'in tokenize'
-check 'no tokens are written' test ! -e "$tmp/big.bin"
+same "$(compgen -G "$tmp/big.bin*")" '' 'what tokenize leaves'
+for signal in TERM HUP USR1; do
+    begin "$dhelix" tokenize --tokenizer bytes "$tmp/big.gz" -o "$tmp/big.bin"
+    until_seen 'text was unpacked' sh -c "ls -l /proc/$pid/fd | grep -q '(deleted)'"
+    ends $signal $((128 + $(kill -l $signal))) 'while tokenize unpacks'
+    same "$(compgen -G "$tmp/big.bin*")" '' 'what tokenize leaves'
+done
+begin "$dhelix" tokenize --train-bpe 5000 "$tmp/big.gz" -o "$tmp/learned"
+until_seen 'text was unpacked' sh -c "ls -l /proc/$pid/fd | grep -q '(deleted)'"
+ends TERM 143 'while a tokenizer is learned'
+check 'no tokenizer is written' test ! -e "$tmp/learned"
 begin "$dhelix" eval "$tmp/undisturbed" --data "$PWD/examples/data/tinyshakespeare.txt" --seq 8
 until_seen 'it began' grep -q libdnnl "/proc/$pid/maps"
 ends TERM 143 'in eval'
@@ -115,6 +143,33 @@ begin "$dhelix" profile "$tmp/job.yaml" --seconds 1000 --samples 10000 --out "$t
 until_seen 'signals were its own' grep -q '^SigBlk:.*42..$' "/proc/$pid/status"
 ends TERM 130 'in profile'
 check 'no profile is written' test ! -e "$tmp/profile.json"
+# A model of 100 MB, which takes a while to write.
+ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/large" --set train.steps=1 --set train.batch=1 --set train.micro_batch=1 \
+    --set model.width=512 --set model.n_layers=8 --set profile=none --set eval.every=0
+ok "$dhelix" convert "$tmp/undisturbed" "$tmp/replaced"
+before=$(cat "$tmp"/replaced/* | cksum)
+for out in made replaced; do
+    begin "$dhelix" convert "$tmp/large" "$tmp/$out" --replace
+    until_seen 'weights were written' has "$tmp/$out.tmp-*/model.safetensors*"
+    ends TERM 143 'in convert'
+    none_left "$tmp"
+done
+check 'no model is written' test ! -e "$tmp/made"
+same "$(cat "$tmp"/replaced/* | cksum)" "$before" 'the model that was to be replaced'
+begin "$dhelix" simulate examples/llama3_70b.yaml --cluster h100 --trace "$tmp/trace.json"
+until_seen 'signals were its own' grep -q '^SigBlk:.*42..$' "/proc/$pid/status"
+ends TERM 143 'in simulate'
+same "$(compgen -G "$tmp/trace.json*")" '' 'what simulate leaves'
+for _ in 1 2 3; do
+    begin "$dhelix" verify "$tmp/large"
+    until_seen 'it began' grep -qx dhelix "/proc/$pid/comm"
+    sleep "0.0$((RANDOM % 10))"
+    kill -TERM $pid 2>/dev/null
+    wait $pid
+    code=$?
+    check "exit code $code of verify" test $code -eq 143 -o $code -eq 0
+done
+ok "$dhelix" verify "$tmp/large"
 begin "$dhelix" sample "$tmp/undisturbed" --prompt a --tokens 1000000
 until_seen 'text was written' test -s "$tmp/out"
 ends TERM 130 'in sample'

@@ -344,6 +344,36 @@ static void compressed_texts_are_kept(void **state)
     free(b.at);
 }
 
+/* Asked to stop: compressed texts, kept or not, and what is done with tokens that are there. */
+static void reading_is_stopped(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    fixture *f = *state;
+    volatile sig_atomic_t stop = 1;
+    char path[320], cache[320];
+    dh_dataset *ds;
+    uint64_t hash;
+    snprintf(cache, sizeof cache, "%s/stopped", f->dir);
+    for (int i = 0; i < 4; i++) {
+        bytes b = {NULL, 0};
+        (i % 2 ? zstd_more : gzip_more)(&b, "a\nb\n", 4);
+        snprintf(path, sizeof path, "%s", put(f, "stopped.txt", b.at, b.n));
+        dh_dataset_spec spec = spec_of(f, (const char *const[]){path}, 1);
+        spec.stop = &stop;
+        spec.cache_dir = i < 2 ? NULL : cache;
+        stop = 1;
+        assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EINTERRUPTED, "was unpacked");
+        if (i >= 2) assert_no_temporaries(cache);
+        stop = 0;
+        assert_ok(&ctx, dh_dataset_open(&ctx, &spec, &ds));
+        stop = 1;
+        assert_fails(&ctx, dh_dataset_hash(&ctx, ds, &hash), DH_EINTERRUPTED, "data were read");
+        assert_fails(&ctx, dh_dataset_pack(&ctx, ds, 8, '\n'), DH_EINTERRUPTED, "data were read");
+        dh_dataset_close(ds);
+        free(b.at);
+    }
+}
+
 /* ---- other content of equal length and time ------------------------------------------------- */
 
 static void put_dated(fixture *f, const char *name, const void *data, size_t n)
@@ -635,6 +665,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(arrays_are_cut_between_objects, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compressed_texts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compressed_texts_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(reading_is_stopped, set_up, tear_down),
         cmocka_unit_test_setup_teardown(content_tells_files_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(after_the_last_member, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bombs_are_refused, set_up, tear_down),
