@@ -42,13 +42,17 @@ DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,
 typedef struct dh_describe_simulate_options {
     const dh_cluster *cluster; /* NULL: this machine, by a profile of it or estimates */
     const char *strategies;    /* names with commas, or "all"; NULL: the job's */
-    const char *schedules;     /* the same; with each, as many virtual stages as it fixes */
+    /* The same; with each, as many virtual stages as it fixes. NULL: each strategy has the job's
+     * schedule if that makes the pairs that it needs, else its own. */
+    const char *schedules;
     const char *dir;         /* gets the files of a run, a folder for each of several; NULL: none */
     double peak_flops_per_s; /* of a device, for utilisation; 0: the cluster's */
 } dh_describe_simulate_options;
 
 /* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run
- * the job has the reason in its place. If it is the only one, the reason is the error. */
+ * the job has the reason in its place. If it is the only one, the reason is the error. Of several,
+ * the first is the job as given (`as_given`); `speed_up` is over it. `same_as` names an earlier
+ * strategy with the same programs. */
 DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                       const dh_describe_simulate_options *options, dh_str *json);
 

@@ -126,8 +126,10 @@ class Job(Mapping[str, Any]):
         """One training step on a cluster, a name of :func:`dhelix.clusters` or a file; without, on this machine.
 
         ``strategy`` and ``schedule`` are a name, several, or ``"all"``; without, the job's. ``strategies`` of the
-        result has one entry for each of them with each: ``step_ms``, ``tokens_per_s``, ``hidden_share``, ``exposed_ms``, ``peak_bytes`` and
-        more, or the ``reason`` why it cannot run this job. ``out`` is a folder for what a run would leave.
+        result has one entry for each of them with each: ``schedule``, ``step_ms``, ``tokens_per_s``, ``hidden_share``,
+        ``exposed_ms``, ``peak_bytes`` and more, or the ``reason`` why it cannot run this job. Of several, the first
+        is the job as given, and ``speed_up`` is over it; ``same_as`` names an earlier one with the same programs.
+        ``out`` is a folder for what a run would leave.
         """
         text = _dhelix.simulate(
             self._job, _path(cluster), _joined(strategy), _joined(schedule), _path(out), peak_tflops * 1e12

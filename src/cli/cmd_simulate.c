@@ -37,13 +37,14 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, strategies),
      .value = "all|A,B",
-     .doc = "compare these strategies, or all, instead of showing the job's"},
+     .doc = "compare these strategies, or all, with the job as given, which is the first row. Each "
+            "has the schedule and virtual stages that it needs, else the job's"},
     {.name = "schedules",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, schedules),
      .value = "all|A,B",
      .doc = "compare these pipeline schedules (dhelix list schedules), with every strategy asked "
-            "for; those that do not apply say why"},
+            "for, and with the job as given; those that do not apply say why"},
     {.name = "table",
      .kind = DH_CLI_TAIL,
      .offset = offsetof(simulate_args, table),

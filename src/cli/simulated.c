@@ -7,6 +7,9 @@
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "describe/memory.h"
+#include "plan/schedule.h"
+
+enum { NAME_BYTES = 128 };
 
 static double percent(double part, double whole)
 {
@@ -198,14 +201,38 @@ static bool has_system(const dh_simulated_list *list)
     return has;
 }
 
-static bool two_names(const dh_simulated_list *list)
+/* Whether the job leaves its strategy open. */
+static bool is_open(const dh_simulated_list *list)
 {
-    return list->n_schedules > 0 && list->n_strategies > 1;
+    return strcmp(list->job->strategy, "auto") == 0;
 }
 
+static bool is_by_schedule(const dh_simulated_list *list)
+{
+    return list->n_schedules > 0;
+}
+
+/* "dhelix", or "dhelix-w" where rows are named by their schedules. */
 static const char *row_name(const dh_simulated_list *list, const dh_simulated *s)
 {
-    return list->n_schedules > 0 ? s->schedule : s->strategy->name;
+    if (!is_by_schedule(list)) return s->strategy->name;
+    return s->taken ? s->taken : s->schedule ? s->schedule : list->job->schedule;
+}
+
+/* "1f1b", "interleaved-1f1b x5": with as many virtual stages of a rank, where that is a choice. */
+static const char *schedule_text(const dh_simulated *s, char *buf, size_t cap)
+{
+    const dh_schedule_row *row;
+    dh_ctx quiet = DH_CTX_INIT;
+    const bool known = dh_schedule_find(&quiet, s->taken, &row) == DH_OK;
+    if (known && row->n_chunks > 0) return s->taken;
+    snprintf(buf, cap, "%s x%lld", s->taken, (long long)s->virtual_stages);
+    return buf;
+}
+
+static bool has_strategies(const dh_simulated_list *list)
+{
+    return !is_by_schedule(list) || list->n_strategies > 1;
 }
 
 /* What no figure says of a row. */
@@ -214,9 +241,11 @@ static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
 {
     const dh_simulated *same = dh_simulated_same(list, s);
     dh_str text = DH_STR_INIT;
-    if (!fits(list, f)) dh_str_printf(&text, "does not fit%s", same ? "; " : "");
-    if (same) dh_str_printf(&text, "same as %s", row_name(list, same));
-    if (same && two_names(list)) dh_str_printf(&text, " with %s", same->strategy->name);
+    if (s->as_given) dh_str_printf(&text, is_open(list) ? "baseline" : "as given");
+    if (!fits(list, f)) dh_str_printf(&text, "%sdoes not fit", text.len > 0 ? "; " : "");
+    if (same) dh_str_printf(&text, "%ssame as %s", text.len > 0 ? "; " : "", row_name(list, same));
+    if (same && is_by_schedule(list) && list->n_strategies > 1)
+        dh_str_printf(&text, " with %s", same->strategy->name);
     dh_cli_table_cell(table, "%s", text.text ? text.text : "");
     dh_str_fini(&text);
 }
@@ -224,11 +253,11 @@ static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
 static void add_row(const dh_simulated_list *list, const dh_simulated *s, double first_s,
                     dh_cli_table *table)
 {
-    char text[32];
+    char text[NAME_BYTES];
     if (!s->sim) return;
     const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
-    dh_cli_table_cell(table, "%s", row_name(list, s));
-    if (two_names(list)) dh_cli_table_cell(table, "%s", s->strategy->name);
+    if (has_strategies(list)) dh_cli_table_cell(table, "%s", s->strategy->name);
+    dh_cli_table_cell(table, "%s", schedule_text(s, text, sizeof text));
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.step_s * 1e9));
     dh_cli_table_cell(table, "%.3f", first_s / f.step_s);
     dh_cli_table_cell(table, "%s", dh_format_number(text, sizeof text, f.tokens_per_s, 6));
@@ -250,8 +279,8 @@ static void add_columns(const dh_simulated_list *list, dh_cli_table *table)
 {
     static const char *const headings[] = {"step", "speed-up", "tokens/s", "TFLOP/s", "MFU",
                                            "HFU",  "hidden",   "exposed",  "bubble",  "memory"};
-    dh_cli_table_column(table, list->n_schedules > 0 ? "schedule" : "strategy", DH_CLI_COLUMN_LEFT);
-    if (two_names(list)) dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_LEFT);
+    if (has_strategies(list)) dh_cli_table_column(table, "strategy", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(table, "schedule", DH_CLI_COLUMN_LEFT);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++)
         if (list->peak_flops_per_s > 0 || strcmp(headings[i] + 1, "FU") != 0)
             dh_cli_table_column(table, headings[i], DH_CLI_COLUMN_RIGHT);
@@ -271,7 +300,8 @@ static void print_table(const dh_simulated_list *list, double first_s, dh_str *o
 
 static bool same_refusal(const dh_simulated *a, const dh_simulated *b)
 {
-    return !a->sim && !b->sim && a->strategy == b->strategy && strcmp(a->reason, b->reason) == 0;
+    return !a->sim && !b->sim && a->strategy == b->strategy && a->as_given == b->as_given &&
+           strcmp(a->reason, b->reason) == 0;
 }
 
 /* A row that could not be, with all that could not for the same reason, at the first of them. */
@@ -284,22 +314,37 @@ static void print_refused(const dh_simulated_list *list, size_t first, dh_str *o
     for (size_t i = first; i < list->n; i++)
         if (same_refusal(&list->at[i], one))
             dh_str_printf(&text, "%s%s", i > first ? ", " : "", row_name(list, &list->at[i]));
-    dh_str_printf(&text, "%s%s: %s", two_names(list) ? " with " : "",
-                  two_names(list) ? one->strategy->name : "", one->reason);
+    if (is_by_schedule(list) && list->n_strategies > 1)
+        dh_str_printf(&text, " with %s", one->strategy->name);
+    dh_str_printf(&text, "%s: %s", one->as_given && !is_open(list) ? ", as given" : "",
+                  one->reason);
+    dh_cli_paragraph(out, &text, 2);
+}
+
+/* What speed-ups are over. */
+static void print_baseline(const dh_simulated_list *list, dh_str *out)
+{
+    const dh_simulated *first = dh_simulated_first(list);
+    const char *why = !first->as_given ? ", since the job as given cannot be simulated"
+                      : is_open(list)  ? ", since the job leaves its strategy open"
+                                       : "";
+    char name[NAME_BYTES];
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "speed-up: over %s%s with %s%s", *why ? "" : "the job as given, ",
+                  first->strategy->name, schedule_text(first, name, sizeof name), why);
     dh_cli_paragraph(out, &text, 2);
 }
 
 static void print_rows(const dh_simulated_list *list, dh_str *out)
 {
-    double first_s = 0;
     dh_str text = DH_STR_INIT;
-    for (size_t i = 0; i < list->n && first_s <= 0; i++) {
-        if (!list->at[i].sim) continue;
-        first_s = (double)list->at[i].sim->step_ns * 1e-9;
-        print_sources(list->at[i].sim, out);
+    const dh_simulated *first = dh_simulated_first(list);
+    if (first) {
+        print_sources(first->sim, out);
+        print_table(list, (double)first->sim->step_ns * 1e-9, out);
+        print_baseline(list, out);
     }
-    print_table(list, first_s, out);
-    if (list->peak_flops_per_s > 0) {
+    if (first && list->peak_flops_per_s > 0) {
         dh_str_printf(&text,
                       "TFLOP/s: model FLOPs of a device; MFU, HFU: model and executed FLOPs in %% "
                       "of %.4g TFLOP/s",

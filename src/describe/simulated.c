@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "train/recipe.h"
+
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 size_t dh_simulated_word(const char *texts)
@@ -90,6 +92,34 @@ static dh_status choose_schedules(dh_ctx *ctx, const char *names, dh_arena *aren
     return DH_OK;
 }
 
+/* The strategy of the job as it was given; of a job that leaves it open, the first. */
+static dh_status given_strategy(dh_ctx *ctx, const dh_job *job, dh_arena *arena,
+                                const dh_strategy **given)
+{
+    size_t n;
+    *given = dh_strategies(&n);
+    return strcmp(job->strategy, "auto") == 0 ? DH_OK
+                                              : dh_strategy_read(ctx, arena, job->strategy, given);
+}
+
+/* Puts the job as it was given before all others. */
+static dh_status add_given(dh_ctx *ctx, const dh_job *job, dh_simulated_list *list)
+{
+    dh_simulated given = {.as_given = true};
+    bool strategy = false, schedule = false;
+    DH_TRY(given_strategy(ctx, job, list->arena, &given.strategy));
+    for (size_t i = 0; i < list->n; i++) {
+        const dh_simulated *s = &list->at[i];
+        strategy |= strcmp(s->strategy->name, given.strategy->name) == 0;
+        schedule |= !s->schedule || strcmp(s->schedule, job->schedule) == 0;
+    }
+    list->n_strategies += !strategy;
+    list->n_schedules += !schedule;
+    memmove(list->at + 1, list->at, list->n++ * sizeof *list->at);
+    list->at[0] = given;
+    return DH_OK;
+}
+
 dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
                             const char *schedules, dh_simulated_list *list)
 {
@@ -101,14 +131,14 @@ dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategi
     list->n_strategies = strategy.n;
     list->n_schedules = schedule.n;
     const size_t n_schedules = DH_MAX(schedule.n, (size_t)1);
-    list->at = DH_NEW_N(list->arena, dh_simulated, strategy.n * n_schedules);
+    list->at = DH_NEW_N(list->arena, dh_simulated, strategy.n * n_schedules + 1);
     if (!list->at) return no_memory(ctx);
     for (size_t i = 0; i < n_schedules; i++)
         for (size_t k = 0; k < strategy.n; k++)
             list->at[list->n++] =
                 (dh_simulated){.strategy = strategy.strategy[k],
                                .schedule = schedule.n > 0 ? schedule.schedule[i] : NULL};
-    return DH_OK;
+    return list->n > 1 ? add_given(ctx, job, list) : DH_OK;
 }
 
 void dh_simulated_fini(dh_simulated_list *list)
@@ -147,45 +177,142 @@ double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job)
     return job->dtype == DH_F32 ? how->cluster->f32_flops_per_s : how->cluster->bf16_flops_per_s;
 }
 
-/* The job with the row's schedule. Borrows all but the struct. */
-static dh_status use_schedule(dh_ctx *ctx, const dh_simulated *one, dh_resolved *open)
+/* Gives a job another schedule, whose name is in the arena; NULL: it keeps its own. */
+static dh_status use_schedule(dh_ctx *ctx, dh_arena *arena, const char *schedule,
+                              int64_t least_stages, dh_job *job)
 {
     const dh_schedule_row *row;
-    if (!one->schedule) return DH_OK;
-    DH_TRY(dh_schedule_find(ctx, one->schedule, &row));
-    open->job.schedule = one->schedule;
-    if (row->n_chunks > 0) open->job.vpp = row->n_chunks;
-    if (row->n_chunks == 0) open->job.vpp = DH_MAX(open->job.vpp, (int64_t)2);
-    return dh_job_check(ctx, &open->job);
+    if (!schedule) return DH_OK;
+    DH_TRY(dh_schedule_find(ctx, schedule, &row));
+    job->schedule = dh_arena_strdup(arena, row->name);
+    if (!job->schedule) return no_memory(ctx);
+    job->vpp = row->n_chunks > 0 ? row->n_chunks : DH_MAX(job->vpp, least_stages);
+    return dh_job_check(ctx, job);
 }
 
-/* A row is of the schedule that it names. */
+/* A row is of the schedule that was asked for. */
 static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
 {
-    const char *taken = one->job->schedule ? one->job->schedule->name : "1f1b";
-    if (!one->schedule || strcmp(taken, one->schedule) == 0) return DH_OK;
+    if (!one->schedule || strcmp(one->taken, one->schedule) == 0) return DH_OK;
     if (one->job->job.pp == 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.pp is 1: one stage has one order, which stands as 1f1b");
     return dh_fail(ctx, DH_EUNSUPPORTED,
                    "no forwards beside backwards, which strategy %s orders: %s has them",
-                   one->strategy->name, taken);
+                   one->strategy->name, one->taken);
+}
+
+static uint64_t digest_of(const dh_sim *sim)
+{
+    uint64_t digest = sim->n_classes;
+    for (size_t k = 0; k < sim->n_classes; k++)
+        digest = dh_mix64(digest ^ dh_program_digest(sim->ranks[k].program));
+    return digest;
+}
+
+static void clear(dh_simulated *one)
+{
+    dh_sim_destroy(one->sim);
+    dh_resolved_destroy(one->job);
+    *one = (dh_simulated){
+        .strategy = one->strategy, .schedule = one->schedule, .as_given = one->as_given};
+}
+
+/* The row with a schedule; NULL: the job's. After a failure the row is as before. */
+static dh_status simulate_with(dh_ctx *ctx, const dh_simulated_list *list,
+                               const dh_train_simulation *how, const char *schedule,
+                               int64_t least_stages, dh_simulated *one)
+{
+    dh_resolved open = *list->open;
+    dh_status st = use_schedule(ctx, list->arena, schedule, least_stages, &open.job);
+    if (st == DH_OK) st = dh_resolved_vary(ctx, &open, one->strategy, &one->job);
+    if (st == DH_OK) {
+        const dh_schedule *s = one->job->schedule;
+        one->taken = s ? s->name : "1f1b";
+        one->virtual_stages = s ? s->n_stages / s->n_ranks : 1;
+        st = check_schedule(ctx, one);
+    }
+    if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
+    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, &one->cargo);
+    if (st == DH_OK) st = dh_train_system_memory(ctx, &one->job->job, one->sim, &one->system);
+    if (st == DH_OK)
+        one->digest = digest_of(one->sim);
+    else
+        clear(one);
+    return st;
+}
+
+static bool ends_all(dh_status st)
+{
+    return st == DH_ENOMEM || st == DH_EINTERRUPTED || st == DH_EINTERNAL;
+}
+
+/* The schedule that a strategy brings to a job whose own makes no pairs for it. NULL: none. */
+static const char *needed_schedule(const dh_job *job, const dh_strategy *strategy)
+{
+    const dh_schedule_row *row;
+    dh_ctx quiet = DH_CTX_INIT;
+    if (!strategy->schedule || dh_job_schedule_file(job)) return NULL;
+    return dh_schedule_find(&quiet, job->schedule, &row) == DH_OK && row->pairs
+               ? NULL
+               : strategy->schedule;
+}
+
+/* Of the schedules with pairs and one copy of the model, that with the shortest step. Fails with
+ * what the message says where there is none. */
+static dh_status simulate_any(dh_ctx *ctx, const dh_simulated_list *list,
+                              const dh_train_simulation *how, dh_simulated *one)
+{
+    size_t n;
+    dh_ctx tried = DH_CTX_INIT;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    for (size_t i = 0; i < n; i++) {
+        dh_simulated other = {.strategy = one->strategy};
+        const bool copies =
+            rows[i]->placement == DH_PLACE_BIDIRECTIONAL || rows[i]->placement == DH_PLACE_PARALLEL;
+        if (!rows[i]->pairs || copies || strcmp(rows[i]->name, one->strategy->schedule) == 0)
+            continue;
+        const dh_status st = simulate_with(&tried, list, how, rows[i]->name, 1, &other);
+        if (ends_all(st)) return dh_fail(ctx, st, "%s", tried.message);
+        dh_ctx_reset(&tried);
+        if (one->sim && (!other.sim || other.sim->step_ns >= one->sim->step_ns)) {
+            clear(&other);
+        } else if (other.sim) {
+            clear(one);
+            *one = other;
+        }
+    }
+    return one->sim ? DH_OK : ctx->status;
 }
 
 static dh_status simulate_one(dh_ctx *ctx, const dh_simulated_list *list,
                               const dh_train_simulation *how, dh_simulated *one)
 {
-    dh_resolved open = *list->open;
-    dh_status st = use_schedule(ctx, one, &open);
-    if (st == DH_OK) st = dh_resolved_vary(ctx, &open, one->strategy, &one->job);
-    if (st == DH_OK) st = check_schedule(ctx, one);
-    if (st == DH_OK) st = dh_train_simulate(ctx, one->job, how, &one->sim);
-    if (st == DH_OK) st = dh_cargo_means_of(ctx, one->sim, &one->cargo);
-    if (st == DH_OK) st = dh_train_system_memory(ctx, &one->job->job, one->sim, &one->system);
-    if (st == DH_OK || list->n == 1 || st == DH_ENOMEM) return st;
-    snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
+    const char *needed =
+        one->schedule || one->as_given ? NULL : needed_schedule(list->job, one->strategy);
+    const int64_t least_stages = one->schedule ? 2 : 1;
+    dh_status st =
+        simulate_with(ctx, list, how, needed ? needed : one->schedule, least_stages, one);
+    if (st != DH_OK && needed && !ends_all(st)) st = simulate_any(ctx, list, how, one);
+    if (st != DH_OK && (list->n == 1 || ends_all(st))) return st;
+    if (st != DH_OK) snprintf(one->reason, sizeof one->reason, "%s", ctx->message);
     dh_ctx_reset(ctx);
     return DH_OK;
+}
+
+/* Whether a row would be that of the job as given once more. */
+static bool is_given_again(const dh_simulated_list *list, const dh_simulated *one)
+{
+    const dh_simulated *given = &list->at[0];
+    dh_job job = *list->job;
+    dh_ctx quiet = DH_CTX_INIT;
+    if (!given->as_given || given == one || strcmp(given->strategy->name, one->strategy->name) != 0)
+        return false;
+    if (!one->schedule) return given->sim || !needed_schedule(&job, one->strategy);
+    if (use_schedule(&quiet, list->arena, one->schedule, 2, &job) != DH_OK) return false;
+    return given->sim
+               ? strcmp(given->taken, one->schedule) == 0 && given->virtual_stages == job.vpp
+               : strcmp(list->job->schedule, one->schedule) == 0 && list->job->vpp == job.vpp;
 }
 
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
@@ -197,8 +324,13 @@ dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_ho
     list->peak_flops_per_s = dh_simulated_peak(how, job);
     DH_TRY(dh_job_resolve(ctx, job, &any, &list->open));
     list->job = &list->open->job;
-    for (size_t i = 0; i < list->n; i++)
-        DH_TRY(simulate_one(ctx, list, &how->simulation, &list->at[i]));
+    for (size_t i = 0; i < list->n;) {
+        if (is_given_again(list, &list->at[i])) {
+            memmove(list->at + i, list->at + i + 1, (--list->n - i) * sizeof *list->at);
+        } else {
+            DH_TRY(simulate_one(ctx, list, &how->simulation, &list->at[i++]));
+        }
+    }
     return DH_OK;
 }
 
@@ -209,7 +341,7 @@ static dh_status write_folder(dh_ctx *ctx, const dh_simulated_list *list, const 
 {
     dh_str dir = DH_STR_INIT;
     dh_str_printf(&dir, "%s", out);
-    if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->schedule);
+    if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->taken);
     if (list->n_strategies > 1) dh_str_printf(&dir, "/%s", one->strategy->name);
     dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
                               : dh_train_write_simulated(ctx, one->job, one->sim, dir.text);

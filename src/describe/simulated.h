@@ -11,9 +11,13 @@
 /* The step of a strategy with a schedule. */
 typedef struct dh_simulated {
     const dh_strategy *strategy;
-    char *schedule;   /* asked for; NULL: the job's, or what the strategy brings */
-    dh_resolved *job; /* with both */
-    dh_sim *sim;      /* NULL: they cannot run this job */
+    const char *schedule;   /* asked for; NULL: what the strategy needs */
+    bool as_given;          /* the job's strategy and schedule, as it says them */
+    dh_resolved *job;       /* with both */
+    dh_sim *sim;            /* NULL: they cannot run this job */
+    const char *taken;      /* schedule of sim */
+    int64_t virtual_stages; /* of sim, of a rank and a copy of the model */
+    uint64_t digest;        /* of sim's programs */
     dh_cargo_means cargo;
     dh_system_memory *system; /* [sim->n_classes] by the job's system; NULL: that is ours */
     char reason[512];         /* why not */
@@ -23,11 +27,13 @@ typedef struct dh_simulated_list {
     const dh_job *job;         /* its vocabulary known, its strategy as it was given */
     const dh_cluster *cluster; /* NULL: this machine */
     double peak_flops_per_s;   /* of a device; 0: not known */
-    dh_simulated *at;          /* [n]: for each schedule, every strategy */
+    /* [n]: the job as it was given, where there are others; then for each schedule every strategy */
+    dh_simulated *at;
     size_t n;
-    size_t n_strategies, n_schedules; /* n_schedules 0: none asked for */
-    dh_resolved *open;                /* owns the job */
-    dh_arena *arena;                  /* owns the list and strategies that have no row */
+    /* Different ones of all rows; n_schedules 0: none asked for. */
+    size_t n_strategies, n_schedules;
+    dh_resolved *open; /* owns the job */
+    dh_arena *arena;   /* owns the list and strategies that have no row */
 } dh_simulated_list;
 
 typedef struct dh_simulated_how {
@@ -36,13 +42,21 @@ typedef struct dh_simulated_how {
     dh_train_simulation simulation;
 } dh_simulated_how;
 
-/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's.
+/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. With
+ * several rows the job as it was given comes first; where its strategy is auto, the first of all
+ * strategies with the job's schedule.
  * out       caller frees with dh_simulated_fini, also after a failure */
 dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
                             const char *schedules, dh_simulated_list *list);
-/* Simulates each row. A schedule has the number of virtual stages a rank that it fixes, or the
- * job's where it accepts any number from 2 on. A row that is not possible has its reason, unless
- * it is the only one. */
+/* Simulates each row. A row that is not possible has its reason, unless it is the only one. A row
+ * with the settings of the job as given is left out, since that stands first.
+ *
+ * A schedule that was asked for has the number of virtual stages of a rank that it fixes, or the
+ * job's where it accepts any number from 2 on. Where none was asked for, a strategy has:
+ *   the job's schedule     if it makes pairs, or the strategy needs none
+ *   its own schedule       else, with the number of virtual stages that this fixes
+ *   the one of the other schedules with pairs and one copy of the model whose step is shortest
+ *                          if its own does not apply */
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list);
 void dh_simulated_fini(dh_simulated_list *list);
@@ -63,9 +77,13 @@ typedef struct dh_simulated_figures {
 } dh_simulated_figures;
 
 dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim);
-/* The first row before this one whose figures are all the same: the strategy found nothing of its
- * own to do. NULL: none. */
+/* The first row before this one with the same programs: the strategy found nothing of its own to
+ * do. NULL: none. */
 const dh_simulated *dh_simulated_same(const dh_simulated_list *list, const dh_simulated *one);
+
+/* The row over which speed-ups are: the job as given, else the first that could be simulated. NULL:
+ * none could. */
+const dh_simulated *dh_simulated_first(const dh_simulated_list *list);
 
 /* Most of any rank, as the job's system would need it; 0: the system is ours. */
 uint64_t dh_simulated_system_bytes(const dh_simulated *one);

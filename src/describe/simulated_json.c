@@ -30,22 +30,18 @@ dh_simulated_figures dh_simulated_figures_of(const dh_sim *sim)
     return f;
 }
 
-static bool same_figures(const dh_simulated_figures *a, const dh_simulated_figures *b)
-{
-    return a->step_s == b->step_s && a->compute_ns == b->compute_ns &&
-           a->hidden_ns == b->hidden_ns && a->exposed_ns == b->exposed_ns &&
-           a->bubble_ns == b->bubble_ns && a->peak_bytes == b->peak_bytes;
-}
-
 const dh_simulated *dh_simulated_same(const dh_simulated_list *list, const dh_simulated *one)
 {
-    if (!one->sim) return NULL;
-    const dh_simulated_figures own = dh_simulated_figures_of(one->sim);
-    for (const dh_simulated *s = list->at; s < one; s++) {
-        if (!s->sim) continue;
-        const dh_simulated_figures f = dh_simulated_figures_of(s->sim);
-        if (same_figures(&f, &own)) return s;
-    }
+    for (const dh_simulated *s = list->at; one->sim && s < one; s++)
+        if (s->sim && s->sim->n_classes == one->sim->n_classes && s->digest == one->digest)
+            return s;
+    return NULL;
+}
+
+const dh_simulated *dh_simulated_first(const dh_simulated_list *list)
+{
+    for (const dh_simulated *s = list->at; s < list->at + list->n; s++)
+        if (s->sim) return s;
     return NULL;
 }
 
@@ -166,13 +162,16 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
                          : json_pack("{ss ss}", "strategy", s->strategy->name, "reason", s->reason);
     if (one && same) {
         json_object_set_new(one, "same_as", json_string(same->strategy->name));
-        if (same->schedule)
-            json_object_set_new(one, "same_as_schedule", json_string(same->schedule));
+        json_object_set_new(one, "same_as_schedule", json_string(same->taken));
     }
-    if (!one || !s->schedule) return one;
-    json_object_set_new(one, "schedule", json_string(s->schedule));
-    if (s->sim)
-        json_object_set_new(one, "virtual_stages", json_integer((json_int_t)s->job->job.vpp));
+    if (one && s->as_given) json_object_set_new(one, "as_given", json_true());
+    if (one && (s->taken || s->schedule))
+        json_object_set_new(one, "schedule", json_string(s->taken ? s->taken : s->schedule));
+    if (!one || !s->sim) return one;
+    json_object_set_new(one, "virtual_stages", json_integer((json_int_t)s->virtual_stages));
+    json_object_set_new(
+        one, "speed_up",
+        json_real((double)dh_simulated_first(list)->sim->step_ns / (double)s->sim->step_ns));
     return one;
 }
 

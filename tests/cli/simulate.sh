@@ -91,14 +91,51 @@ for form in "${forms[@]}"; do
     done
     [ "$form" != --json ] || same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
 done
+# The job as given comes first. Each strategy has the schedule that it needs: its own, or of those that
+# make pairs the one with the shortest step.
+ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 \
+    --set train.batch=16 --strategies flux,dhelix,sequential,dualpipe
+cut -d' ' -f1 "$tmp/out" | grep -xE 'sequential|flux|dhelix|dualpipe' | tr '\n' ' ' >"$tmp/order"
+same "$(cat "$tmp/order")" 'sequential flux dhelix dualpipe '
+check 'each with its schedule' grep -qE '^dhelix +dhelix-w ' "$tmp/out"
+check 'or the one of the job' grep -qE '^flux +interleaved-1f1b x5 ' "$tmp/out"
+says 'speed-up: over the job as given, sequential with interleaved-1f1b x5'
+check 'no row is refused' sh -c "! grep -q 'by construction' '$tmp/out'"
+ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 \
+    --set train.batch=16 --strategies dualpipe,sequential --json
+cp "$tmp/out" "$tmp/several.json"
+speed_up=$(sed -n 's/.*"speed_up": \([0-9.]*\).*/\1/p' "$tmp/out" | tail -1)
+step_own=$(sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/out" | tail -1)
+ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 --set train.batch=16 --json
+close "$speed_up" "$(awk -v a="$(json step_ms)" -v b="$step_own" 'BEGIN { print a / b }')" 0.00001
+ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 --set train.batch=16 --json \
+    --set strategy=dualpipe --set parallel.schedule=dualpipev --set parallel.virtual_stages=2
+close "$(json step_ms)" "$step_own" 0.000001
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=4,4
-says 'dhelix: layer split'
+check 'dhelix-w cannot have this split' grep -qE '^dhelix +combined-1f1b x1 ' "$tmp/out"
+# A job that cannot be as it is given says so beside the rows that can.
+ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 --set train.batch=16 \
+    --set strategy=dhelix --strategies flux,dhelix
+says 'dhelix, as given: schedule dhelix-w: 5 virtual stages'
+says 'speed-up: over flux with interleaved-1f1b x5, since the job as given cannot be simulated'
+check 'with its own schedule it can' grep -qE '^dhelix +dhelix-w ' "$tmp/out"
+# Other schedules are compared with that of the job.
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --schedules zb-v --strategies flux,sequential
+check 'the job is the first row' grep -qE '^sequential +1f1b .* as given$' "$tmp/out"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --schedules zb-v,gpipe --quiet \
+    --out "$tmp/several"
+check 'and has its folder' test -s "$tmp/several/1f1b/summary.json" -a -s "$tmp/several/zb-v/summary.json"
 # A strategy that finds nothing of its own to do says so: its row is no result.
 few=(simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --set model.n_layers=4)
 ok "$dhelix" "${few[@]}" --strategies sequential,dhelix,round-robin
 same "$(grep -c 'same as' "$tmp/out")" 1 'round-robin alone'
 says 'same as sequential'
+# What is the same is the programs: one sequence cannot be divided, so domino is list.
+ok "$dhelix" "${few[@]}" --strategies list,domino,coconet,flux --json
+same "$(sed -n 's/.*"same_as": "\([^"]*\)".*/\1/p' "$tmp/out" | tr '\n' ' ')" 'list sequential '
+ok "$dhelix" "${few[@]}" --set train.micro_batch=2 --strategies list,domino --json
+same "$(grep -c '"same_as"' "$tmp/out")" 0 'two sequences are divided'
 ok "$dhelix" "${few[@]}" --schedules 1f1b,gpipe --strategies sequential,list,round-robin --json
 check 'and of which schedule' grep -q '"same_as_schedule": "1f1b"' "$tmp/out"
 # A head in a thousand chunks is paired as well.

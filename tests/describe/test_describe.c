@@ -89,10 +89,10 @@ static void test_plan(void **state)
     dh_job_destroy(job);
 }
 
-/* Each strategy's step is that of the job with it. */
+/* The first row is the job as given. Each strategy's step is that of the job with it. */
 static void test_simulate(void **state)
 {
-    static const char *const strategies[] = {"sequential", "dhelix"};
+    static const char *const strategies[] = {"dhelix", "sequential"};
     dh_ctx ctx = DH_CTX_INIT;
     dh_str text = DH_STR_INIT;
     dh_cluster *cluster;
@@ -103,6 +103,7 @@ static void test_simulate(void **state)
     assert_ok(&ctx, dh_describe_simulate(&ctx, job, &both, &text));
     json_t *said = read_document(&text);
     dh_job_destroy(job);
+    double first_ms = 0;
     for (size_t i = 0; i < 2; i++) {
         char setting[64];
         const char *overrides[] = {setting};
@@ -116,6 +117,11 @@ static void test_simulate(void **state)
         const double ms = json_real_value(json_object_get(row, "step_ms"));
         assert_true(fabs(ms - result.step_s * 1e3) < 1e-9 * ms);
         assert_int_equal(integer_of(row, "peak_bytes"), result.peak_bytes);
+        if (i == 0) first_ms = ms;
+        assert_int_equal(json_is_true(json_object_get(row, "as_given")), i == 0);
+        assert_string_equal(json_string_value(json_object_get(row, "schedule")),
+                            i == 0 ? "dhelix-w" : "1f1b");
+        assert_true(fabs(json_real_value(json_object_get(row, "speed_up")) - first_ms / ms) < 1e-9);
         dh_job_destroy(job);
     }
     json_decref(said);

@@ -126,7 +126,8 @@ class Planning(Test):
         said = program("simulate", example, "--cluster", "a100", "--strategies", ",".join(names))
         job = dhelix.Job(example)
         self.assertEqual(job.simulate("a100", names), said)
-        self.assertEqual([row["strategy"] for row in said["strategies"]], names)
+        self.assertEqual([row["strategy"] for row in said["strategies"]], ["dhelix", "sequential"])
+        self.assertEqual([row.get("as_given", False) for row in said["strategies"]], [True, False])
         cluster = ROOT / "clusters/a100.yaml"
         job.simulate(cluster, "sequential", out="simulated")
         self.assertTrue(json.loads(pathlib.Path("simulated/summary.json").read_text())["simulated"])
