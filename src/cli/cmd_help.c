@@ -1,4 +1,5 @@
 /* dhelix help: the commands, one of them, or the settings of a job file. */
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -23,23 +24,37 @@ static void print_overview(dh_str *out)
                        "dhelix --version         version\n");
 }
 
-/* A setting by its last part, or as others call it: "tp", "vpp". 0: none. */
+/* A setting as others call it: "vpp"; and the help of what it is here. */
+static size_t help_foreign(const char *topic, dh_str *out)
+{
+    const char *setting, *here = dh_foreign_word(topic, &setting);
+    char key[64];
+    if (!here) return 0;
+    dh_str_printf(out, "%s: here %s%s%s\n", topic, setting ? setting : "", setting ? ": " : "",
+                  here);
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(here, " :"), here);
+    dh_job_help(setting ? setting : key, dh_cli_columns(), out);
+    return 1;
+}
+
+/* A setting by its last part: "tp". 0: none. */
+static size_t help_by_part(const char *topic, dh_str *out)
+{
+    size_t n;
+    const dh_setting *settings = dh_settings(&n);
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strrchr(settings[i].key, '.');
+        if (dot && strcmp(dot + 1, topic) == 0)
+            return dh_job_help(settings[i].key, dh_cli_columns(), out);
+    }
+    return 0;
+}
+
 static size_t help_by_word(const char *topic, dh_str *out)
 {
-    dh_str hint = DH_STR_INIT;
-    size_t n = 0;
-    dh_setting_suggest(topic, &hint);
-    if (hint.text && strncmp(hint.text, "here: ", 6) == 0) {
-        dh_str_printf(out, "%s: %s\n", topic, hint.text);
-        n = 1;
-    } else if (hint.text && strncmp(hint.text, "did you mean \"", 14) == 0) {
-        char *key = hint.text + 14;
-        const char *dot = strrchr(key, '.');
-        key[strcspn(key, "\"")] = '\0';
-        if (dot && strcmp(dot + 1, topic) == 0) n = dh_job_help(key, dh_cli_columns(), out);
-    }
-    dh_str_fini(&hint);
-    return n;
+    size_t n = help_by_part(topic, out);
+    if (n == 0) n = dh_cli_help_named(topic, out);
+    return n > 0 ? n : help_foreign(topic, out);
 }
 
 /* What looks like a setting is looked for there, all else among the commands. */
@@ -84,10 +99,10 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 const dh_command dh_command_help = {
     .name = "help",
     .doc = "explain a command, or settings of a job file",
-    .usage = "[COMMAND|job|SETTING|SECTION]",
+    .usage = "[COMMAND|job|SETTING|SECTION|NAME]",
     .notes = "`dhelix help parallel` explains the settings parallel.*; where a command has the\n"
              "section's name, a dot behind it says that the settings are meant (`dhelix help "
-             "train.`).\n",
+             "train.`). A name is one of `dhelix list`, such as a strategy or a schedule.\n",
     .text_only = true,
     .max_args = 1,
     .run = run};

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "cli/cli.h"
 #include "cli/table.h"
@@ -355,6 +356,49 @@ void dh_cli_list_words(const char *name, dh_str *out)
         dh_str_printf(out, "%s ", json_string_value(json_object_iter_value(json_object_iter(row))));
     out->failed |= !rows || !dh_json_is_whole();
     json_decref(rows);
+}
+
+/* How people set a name of a list. */
+static const struct {
+    const char *list, *what, *set;
+} named[] = {
+    {"strategies", "a strategy", "--set strategy="},
+    {"schedules", "a pipeline schedule", "--set parallel.schedule="},
+    {"clusters", "a cluster", "--cluster "},
+    {"systems", "a system", "--set system="},
+    {"models", "a model preset", "--set model="},
+    {"policies", "an order policy", "--set overlap.policy="},
+};
+
+static void help_row(json_t *row, const char *what, const char *set, dh_str *out)
+{
+    enum { COLUMN = 10 };
+    const char *name = json_string_value(json_object_get(row, "name"));
+    const char *doc = json_string_value(json_object_get(row, "doc"));
+    dh_str_printf(out, "%s: %s\n", name, what);
+    if (doc && *doc) {
+        dh_str_printf(out, "%*s", COLUMN, "");
+        dh_str_wrap(out, doc, COLUMN, dh_cli_columns());
+    }
+    dh_str_printf(out, "to set    %s%s\n", set, name);
+}
+
+size_t dh_cli_help_named(const char *name, dh_str *out)
+{
+    size_t n = 0, i;
+    json_t *row;
+    for (size_t k = 0; k < DH_COUNTOF(named); k++) {
+        json_t *rows = list_named(named[k].list)->make();
+        json_array_foreach(rows, i, row)
+        {
+            const char *own = json_string_value(json_object_get(row, "name"));
+            if (!own || !dh_is_same_word(own, name)) continue;
+            help_row(row, named[k].what, named[k].set, out);
+            n++;
+        }
+        json_decref(rows);
+    }
+    return n;
 }
 
 /* ---- printing ------------------------------------------------------------------------------- */

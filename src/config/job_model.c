@@ -54,7 +54,7 @@ static dh_status no_hub(dh_ctx *ctx, const char *text)
     size_t n;
     const dh_model_preset *presets = dh_model_presets(&n);
     for (size_t i = 0; i < n && i < MOST; i++) names[i] = presets[i].name;
-    const char *near = dh_nearest(strchr(text, '/') + 1, names, DH_MIN(n, (size_t)MOST));
+    const char *near = dh_foreign_model(strchr(text, '/') + 1, names, DH_MIN(n, (size_t)MOST));
     return dh_fail(ctx, DH_EMISSING,
                    "there is no folder %s, and models are not downloaded: give the path of a "
                    "downloaded folder, or a preset (dhelix list models)%s%s",

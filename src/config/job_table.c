@@ -485,25 +485,7 @@ const dh_setting *dh_settings(size_t *n)
 
 /* ---- lookup ---------------------------------------------------------------------- */
 
-static const char *last_part(const char *key)
-{
-    const char *dot = strrchr(key, '.');
-    return dot ? dot + 1 : key;
-}
-
-/* Length of "section." in front of the last part. */
-static size_t section_len(const char *key)
-{
-    return (size_t)(last_part(key) - key);
-}
-
-static bool same_section(const char *a, const char *b)
-{
-    size_t n = section_len(a);
-    return n == section_len(b) && memcmp(a, b, n) == 0;
-}
-
-static bool has_alias(const dh_setting *s, const char *word)
+bool dh_setting_has_alias(const dh_setting *s, const char *word)
 {
     size_t n = strlen(word);
     for (const char *p = s->aliases; p && *p;) {
@@ -519,7 +501,8 @@ const dh_setting *dh_setting_find(const char *key)
     for (size_t i = 0; i < DH_COUNTOF(settings); i++)
         if (strcmp(settings[i].key, key) == 0) return &settings[i];
     for (size_t i = 0; i < DH_COUNTOF(settings); i++)
-        if (same_section(settings[i].key, key) && has_alias(&settings[i], last_part(key)))
+        if (dh_setting_same_section(settings[i].key, key) &&
+            dh_setting_has_alias(&settings[i], dh_setting_last_part(key)))
             return &settings[i];
     return NULL;
 }
@@ -536,142 +519,4 @@ bool dh_setting_in_model(const dh_setting *s)
 {
     return s->offset >= offsetof(dh_job, model) &&
            s->offset < offsetof(dh_job, model) + sizeof(dh_model);
-}
-
-/* ---- suggestions ------------------------------------------------------------------- */
-
-/* A typing error in the last part, within its section. */
-static const char *near_in_section(const char *key)
-{
-    const char *names[DH_COUNTOF(settings)];
-    size_t n = 0;
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
-        if (same_section(settings[i].key, key)) names[n++] = last_part(settings[i].key);
-    const char *near = dh_nearest(last_part(key), names, n);
-    for (size_t i = 0; near && i < DH_COUNTOF(settings); i++)
-        if (same_section(settings[i].key, key) && last_part(settings[i].key) == near)
-            return settings[i].key;
-    return NULL;
-}
-
-/* The right name in the wrong place. */
-static const char *same_name_elsewhere(const char *key)
-{
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
-        if (strcmp(last_part(settings[i].key), last_part(key)) == 0 ||
-            has_alias(&settings[i], last_part(key)))
-            return settings[i].key;
-    return NULL;
-}
-
-/* A typing error in the name of a section ("optimiser"); an index into settings,
- * whose key begins with the section meant, or -1. */
-static int near_section(const char *key)
-{
-    char names[DH_COUNTOF(settings)][24];
-    const char *at[DH_COUNTOF(settings)];
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++) {
-        snprintf(names[i], sizeof names[i], "%.*s", (int)strcspn(settings[i].key, "."),
-                 settings[i].key);
-        at[i] = names[i];
-    }
-    const char *near = strchr(key, '.') ? NULL : dh_nearest(key, at, DH_COUNTOF(at));
-    for (size_t i = 0; near && i < DH_COUNTOF(settings); i++)
-        if (at[i] == near) return (int)i;
-    return -1;
-}
-
-/* A typing error anywhere in the key. */
-static const char *near_anywhere(const char *key)
-{
-    const char *names[DH_COUNTOF(settings)];
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++) names[i] = settings[i].key;
-    return dh_nearest(key, names, DH_COUNTOF(names));
-}
-
-/* Other projects' words for a setting that are no aliases: another name, or another form. */
-static const struct {
-    const char *word; /* a key, or its last part */
-    const char *here;
-} foreign[] = {
-    {"vpp", "parallel.virtual_stages"},
-    {"vp", "parallel.virtual_stages"},
-    {"virtual_pipeline_model_parallel_size", "parallel.virtual_stages"},
-    {"tensor_model_parallel_size", "parallel.tp"},
-    {"tensor_parallel_degree", "parallel.tp"},
-    {"pipeline_model_parallel_size", "parallel.pp"},
-    {"pipeline_parallel_degree", "parallel.pp"},
-    {"context_parallel_size", "parallel.cp"},
-    {"context_parallel_degree", "parallel.cp"},
-    {"expert_model_parallel_size", "parallel.ep"},
-    {"expert_parallel_degree", "parallel.ep"},
-    {"etp", "parallel.expert_tp"},
-    {"expert_tensor_parallel_size", "parallel.expert_tp"},
-    {"data_parallel_shard_degree", "parallel.zero: 3 with parallel.dp"},
-    {"data_parallel_replicate_degree", "parallel.dp"},
-    {"fsdp", "parallel.zero: 3"},
-    {"sequence_parallel", "parallel.sequence"},
-    {"use_distributed_optimizer", "parallel.zero: 1"},
-    {"overlap_param_gather", "parallel.gather: forward"},
-    {"bf16", "train.dtype: bf16"},
-    {"fp16", "train.dtype: bf16 (float16 is not trained)"},
-    {"precision", "train.dtype"},
-    {"mixed_precision", "train.dtype"},
-    {"gradient_accumulation_steps", "train.batch and train.micro_batch"},
-    {"recompute_granularity", "train.recompute"},
-    {"activation_checkpoint", "train.recompute"},
-    {"optimizer", "the optimizer is AdamW (optimizer.lr, ...)"},
-    {"optimizer.name", "the optimizer is AdamW (optimizer.lr, ...)"},
-    {"optimizer.type", "the optimizer is AdamW (optimizer.lr, ...)"},
-    {"sgd", "the optimizer is AdamW (optimizer.lr, ...)"},
-    {"adam", "the optimizer is AdamW (optimizer.lr, ...)"},
-};
-
-/* NULL: nobody calls it so. A name of a setting's own is not looked for. */
-static const char *foreign_name(const char *key)
-{
-    for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
-        if (dh_is_same_word(key, foreign[i].word) ||
-            dh_is_same_word(last_part(key), foreign[i].word))
-            return foreign[i].here;
-    return NULL;
-}
-
-static void list_section(const char *key, dh_str *out)
-{
-    const char *sep = "valid are ";
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++)
-        if (same_section(settings[i].key, key)) {
-            dh_str_printf(out, "%s%s", sep, settings[i].key);
-            sep = ", ";
-        }
-    if (*sep == 'v') dh_str_printf(out, "`dhelix train --help` lists all settings");
-}
-
-void dh_setting_suggest(const char *key, dh_str *out)
-{
-    const int section = near_section(key);
-    const char *other = foreign_name(key), *elsewhere = same_name_elsewhere(key);
-    const char *near = elsewhere && !strchr(key, '.') ? elsewhere : near_in_section(key);
-    if (other) {
-        dh_str_printf(out, "here: %s", other);
-        return;
-    }
-    if (!near && section >= 0) {
-        const char *name = settings[section].key;
-        dh_str_printf(out, "did you mean \"%.*s\"?", (int)strcspn(name, "."), name);
-        return;
-    }
-    if (!near) near = elsewhere;
-    if (!near) near = near_anywhere(key);
-    if (!near) {
-        list_section(key, out);
-        return;
-    }
-    dh_str_printf(out, "did you mean \"%s\"", near);
-    for (size_t i = 0; i < DH_COUNTOF(settings); i++) /* of one name in several sections */
-        if (near == elsewhere && settings[i].key != near &&
-            strcmp(last_part(settings[i].key), last_part(near)) == 0)
-            dh_str_printf(out, " or \"%s\"", settings[i].key);
-    dh_str_printf(out, "?");
 }

@@ -215,7 +215,11 @@ static dh_status reject_name(dh_ctx *ctx, const dh_assignment *v)
     char key[80]; /* a setting of the same section: train.fp8 beside train.dtype */
     snprintf(key, sizeof key, "%.*s.%s", (int)strcspn(v->setting->key, "."), v->setting->key,
              v->items[0]);
-    if (dh_setting_find(key)) snprintf(hint, sizeof hint, "; see %s", key);
+    const char *here = dh_foreign_value(v->setting->key, v->items[0]);
+    if (here)
+        snprintf(hint, sizeof hint, "; here: %s", here);
+    else if (dh_setting_find(key))
+        snprintf(hint, sizeof hint, "; see %s", key);
     return dh_setting_reject(ctx, v, v->items[0], hint);
 }
 

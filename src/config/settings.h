@@ -3,6 +3,8 @@
 #ifndef DH_CONFIG_SETTINGS_H
 #define DH_CONFIG_SETTINGS_H
 
+#include <string.h>
+
 #include "dhelix/job.h"
 
 typedef enum dh_setting_type {
@@ -66,6 +68,18 @@ static inline bool dh_setting_has_names(const dh_setting *s)
     return s->type == DH_SET_ENUM || s->type == DH_SET_ENUM_OR_INT;
 }
 
+/* "tp" of "parallel.tp" */
+static inline const char *dh_setting_last_part(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+static inline bool dh_setting_same_section(const char *a, const char *b)
+{
+    const size_t n = (size_t)(dh_setting_last_part(a) - a);
+    return n == (size_t)(dh_setting_last_part(b) - b) && memcmp(a, b, n) == 0;
+}
+
 /* In order of printing: all keys of a section follow each other. */
 const dh_setting *dh_settings(size_t *n);
 /* By key or alias; NULL when unknown. */
@@ -74,6 +88,15 @@ const dh_setting *dh_setting_find(const char *key);
 bool dh_setting_is_section(const char *key);
 /* "did you mean ...?" or what would be valid, for an unknown key. */
 void dh_setting_suggest(const char *key, dh_str *out);
+bool dh_setting_has_alias(const dh_setting *setting, const char *word);
+/* What a value of a setting is called here, for people, where another project's word is given:
+ * "parallel.schedule", "ScheduleZBVZeroBubble". NULL: unknown. */
+const char *dh_foreign_value(const char *setting, const char *word);
+/* The same for a word of any kind. setting: that whose value it is; NULL: it is a setting itself. */
+const char *dh_foreign_word(const char *word, const char **setting);
+/* The preset that a name of Hugging Face's hub, without its owner, stands for: the longest that it
+ * contains, else the nearest. NULL: none. */
+const char *dh_foreign_model(const char *name, const char *const *presets, size_t n);
 /* Does it belong to dh_job.model? */
 bool dh_setting_in_model(const dh_setting *setting);
 /* "whole number, 1 or more", for help and errors. */

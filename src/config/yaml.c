@@ -62,6 +62,18 @@ static dh_status check_depth(dh_ctx *ctx, const char *origin, const char *text, 
 
 /* ---- documents ------------------------------------------------------------------------------ */
 
+/* The byte at a mark, which counts lines and characters of UTF-8. */
+static char character_at(const dh_yaml *y, yaml_mark_t mark)
+{
+    size_t at = 0;
+    for (size_t line = 0; line < mark.line && at < y->n_bytes; at++) line += y->text[at] == '\n';
+    for (size_t column = 0; at < y->n_bytes; at++) {
+        if (((unsigned char)y->text[at] & 0xc0) == 0x80) continue;
+        if (column++ == mark.column) return y->text[at];
+    }
+    return '\0';
+}
+
 /* libyaml names every problem except a lack of memory, which is not always its error either. */
 static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
 {
@@ -72,11 +84,11 @@ static dh_status parser_failure(const dh_yaml *y, const yaml_parser_t *parser)
         return dh_fail(y->ctx, DH_EFORMAT, "%.200s: byte %zu: %s", y->origin,
                        parser->problem_offset, problem);
     if (strstr(problem, "cannot start any token"))
-        return dh_fail(
-            y->ctx, DH_EFORMAT,
-            "%.200s:%zu:%zu: a tab, @, ` or %% begins something here: lines are indented "
-            "by blanks, and a text that begins with such a character stands in quotes",
-            y->origin, parser->problem_mark.line + 1, parser->problem_mark.column + 1);
+        return dh_fail(y->ctx, DH_EFORMAT, "%.200s:%zu:%zu: %s", y->origin,
+                       parser->problem_mark.line + 1, parser->problem_mark.column + 1,
+                       character_at(y, parser->problem_mark) == '\t'
+                           ? "a tab: lines are indented by blanks"
+                           : "@, ` or % begins a text here: put it in quotes");
     return dh_fail(y->ctx, DH_EFORMAT, "%.200s:%zu:%zu: %s%s%s", y->origin,
                    parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem,
                    parser->context ? ", " : "", parser->context ? parser->context : "");
@@ -97,7 +109,8 @@ dh_status dh_yaml_open(dh_ctx *ctx, const char *origin, bool is_file, const char
                        size_t n_bytes, dh_yaml *yaml)
 {
     yaml_parser_t parser;
-    *yaml = (dh_yaml){.ctx = ctx, .origin = origin, .is_file = is_file};
+    *yaml = (dh_yaml){
+        .ctx = ctx, .origin = origin, .is_file = is_file, .text = text, .n_bytes = n_bytes};
     DH_TRY(check_depth(ctx, origin, text, n_bytes));
     if (!parser_init(&parser, text, n_bytes)) return no_memory(ctx, origin);
     dh_status st = DH_OK;

@@ -10,6 +10,8 @@ typedef struct dh_yaml {
     dh_ctx *ctx;        /* takes messages */
     const char *origin; /* file name, or what the text came with */
     bool is_file;       /* places are lines and columns of it */
+    const char *text;   /* [n_bytes] borrowed while it is opened */
+    size_t n_bytes;
     yaml_document_t doc;
 } dh_yaml;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/settings.h"
 #include "costs/cluster_ops.h"
 
 static const char *const trait_names[] = {
@@ -114,7 +115,9 @@ static dh_status find_row(dh_ctx *ctx, const char *word, const dh_system **row)
         *row = &systems[i];
         return DH_OK;
     }
-    return no_such(ctx, "system", word, dh_nearest(word, names, DH_COUNTOF(names)), "systems");
+    const char *here = dh_foreign_value("system", word);
+    return no_such(ctx, "system", word, here ? here : dh_nearest(word, names, DH_COUNTOF(names)),
+                   "systems");
 }
 
 static dh_status find_trait(dh_ctx *ctx, const char *word, unsigned *traits)

@@ -500,7 +500,8 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
         const dh_source *s = &ds->sources.at[i];
         if (windows_of(s, seq_len) == 0)
             return dh_fail(ctx, DH_EINVAL,
-                           "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld",
+                           "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld: "
+                           "give more text, or a shorter length (train.seq_len; --seq of eval)",
                            s->name, ds->sources.n == 1 && ds->files.n > 1 ? " and others" : "",
                            (long long)s->n_tokens, (long long)seq_len, (long long)seq_len + 1);
     }

@@ -48,7 +48,7 @@ static dh_status read_schedule(dh_ctx *ctx, dh_arena *arena, char *name, choices
     const dh_schedule_row *row;
     (void)arena;
     c->schedule[c->n++] = name;
-    return dh_schedule_find(ctx, name, &row);
+    return dh_schedule_named(ctx, name, &row);
 }
 
 static dh_status read_each(dh_ctx *ctx, dh_arena *arena, const char *names, choices *c,

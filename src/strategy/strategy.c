@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "plan/schedule.h"
+#include "config/settings.h"
 
 const char dh_passes_searched[] = "";
 
@@ -88,7 +88,8 @@ dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **st
         *strategy = &strategies[i];
         return DH_OK;
     }
-    const char *near = dh_nearest(name, names, DH_COUNTOF(names));
+    const char *here = dh_foreign_value("strategy", name);
+    const char *near = here ? here : dh_nearest(name, names, DH_COUNTOF(names));
     const dh_schedule_row *schedule;
     dh_ctx quiet = DH_CTX_INIT;
     if (dh_schedule_find(&quiet, name, &schedule) == DH_OK)
@@ -97,6 +98,24 @@ dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **st
                        name, name);
     return dh_fail(ctx, DH_EMISSING, "no strategy is called %s%s%s; dhelix list strategies has all",
                    name, near ? "; did you mean " : "", near ? near : "");
+}
+
+dh_status dh_schedule_named(dh_ctx *ctx, const char *name, const dh_schedule_row **row)
+{
+    dh_ctx quiet = DH_CTX_INIT;
+    const char *here = dh_foreign_value("parallel.schedule", name);
+    if (dh_schedule_find(&quiet, name, row) == DH_OK) return DH_OK;
+    for (size_t i = 0; i < DH_COUNTOF(strategies); i++) {
+        const dh_strategy *s = &strategies[i];
+        if (strcmp(s->name, name) != 0) continue;
+        return dh_fail(ctx, DH_EMISSING, "%s is a strategy, not a schedule: strategy=%s%s%s", name,
+                       name, s->schedule ? ", which brings schedule " : ", with any schedule",
+                       s->schedule ? s->schedule : "");
+    }
+    if (!here) return dh_schedule_find(ctx, name, row);
+    return dh_fail(ctx, DH_EMISSING,
+                   "no schedule \"%.80s\"; did you mean \"%s\"?; `dhelix list schedules` has all",
+                   name, here);
 }
 
 static const dh_strategy *own_or_first(const dh_strategy *strategy)

@@ -10,6 +10,7 @@
 
 #include "costs/costs.h"
 #include "graph/pass.h"
+#include "plan/schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -230,6 +231,8 @@ static inline bool dh_strategy_searches(const dh_strategy *strategy)
 const dh_strategy *dh_strategies(size_t *n);
 /* errors: DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
+/* dh_schedule_find; the message also knows names of strategies, and what others call schedules. */
+dh_status dh_schedule_named(dh_ctx *ctx, const char *name, const dh_schedule_row **row);
 /* The strategy that the job's setting names, in one of three forms:
  *   a row's name
  *   passes added to a row, "ring-gemm(both)+dhelix"

@@ -160,7 +160,7 @@ static dh_status read_schedule(reader *r, part value)
     char name[NAME_BYTES];
     const dh_schedule_row *row;
     DH_TRY(copy_name(r, value, name));
-    DH_TRY(dh_schedule_find(r->ctx, name, &row));
+    DH_TRY(dh_schedule_named(r->ctx, name, &row));
     r->own.schedule = row->name;
     return DH_OK;
 }
@@ -234,7 +234,7 @@ static dh_status read_mapping(reader *r)
     if (r->own.policy) return DH_OK;
     r->own.policy = first_row()->policy;
     if (!r->own.schedule) return DH_OK;
-    DH_TRY(dh_schedule_find(r->ctx, r->own.schedule, &row));
+    DH_TRY(dh_schedule_named(r->ctx, r->own.schedule, &row));
     if (row->pairs) r->own.policy = "auto";
     return DH_OK;
 }

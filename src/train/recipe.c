@@ -202,7 +202,7 @@ static dh_schedule_spec spec_of(const dh_job *job, int64_t n_micro)
 dh_status dh_job_schedule_row(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
                               const dh_schedule_row **row, dh_schedule_spec *spec)
 {
-    DH_TRY(dh_schedule_find(ctx, job->schedule, row));
+    DH_TRY(dh_schedule_named(ctx, job->schedule, row));
     DH_TRY(check_planned(ctx, job, *row));
     *spec = spec_of(job, n_micro);
     return DH_OK;
@@ -232,7 +232,7 @@ dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *str
     const dh_schedule_row *row;
     *schedule = NULL;
     if (dh_job_schedule_file(job)) return dh_schedule_read_csv(ctx, job->schedule, schedule);
-    DH_TRY(dh_schedule_find(ctx, job->schedule, &row));
+    DH_TRY(dh_schedule_named(ctx, job->schedule, &row));
     /* A strategy of two strands brings the schedule that pairs them, unless the job
      * names one that does. */
     if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));

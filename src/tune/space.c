@@ -51,7 +51,7 @@ static dh_status find_strategy(dh_ctx *ctx, const char *name)
 static dh_status find_schedule(dh_ctx *ctx, const char *name)
 {
     const dh_schedule_row *row;
-    return dh_schedule_find(ctx, name, &row);
+    return dh_schedule_named(ctx, name, &row);
 }
 
 static const char *list_of(const char *list)

@@ -31,21 +31,45 @@ parallel.schedule=interleaved did you mean "interleaved-1f1b"?
 parallel.schedule=ZB-V did you mean "zb-v"?
 schedule=gpipe did you mean "optimizer.schedule" or "parallel.schedule"?
 train.bf16=true here: train.dtype: bf16
-train.dtype=fp8 see train.fp8
+parallel.schedule=dhelix dhelix is a strategy, not a schedule: strategy=dhelix, which brings schedule dhelix-w
+parallel.schedule=flux flux is a strategy, not a schedule: strategy=flux, with any schedule
+parallel.schedule=ScheduleInterleaved1F1B did you mean "interleaved-1f1b"
+parallel.schedule=ZBVZeroBubble did you mean "zb-v"
+train.dtype=fp8 here: train.fp8: hybrid, with train.dtype: bf16
+train.dtype=float16 here: bf16 (float16 is not trained)
 optimizer.name=sgd the optimizer is AdamW
 parallel.vpp=2 here: parallel.virtual_stages
 etp=2 here: parallel.expert_tp
-system=Megatron did you mean megatron-2021
+system=Megatron did you mean megatron-core
+strategy=megatron-lm did you mean sequential, with system: megatron-core
 model=meta-llama/Llama-3-8B models are not downloaded
+model=meta-llama/Llama-3.1-70B-Instruct llama3-70b (the same shape)
+model=meta-llama/Meta-Llama-3-70B-Instruct (dhelix list models): llama3-70b
+model=Qwen/Qwen2.5-7B-Instruct (dhelix list models): qwen2.5-7b
+model=openai-community/gpt2-xl (dhelix list models): gpt2-xl
 data.train=nofile reading the characters of data.train: cannot open
 EOF
 fails 1 'did you mean h100' "$dhelix" simulate examples/quickstart.yaml --cluster H100
 ok "$dhelix" help tp
 says 'parallel.tp: tensor parallel'
 ok "$dhelix" help vpp
-says 'parallel.virtual_stages'
+says 'vpp: here parallel.virtual_stages'
+says '--set parallel.virtual_stages=VALUE'
+ok "$dhelix" help zb-v
+says 'zb-v: a pipeline schedule'
+says '--set parallel.schedule=zb-v'
+ok "$dhelix" help dhelix
+says 'dhelix: a strategy'
+says 'dhelix: a system'
+ok "$dhelix" help H100
+says '--cluster h100'
+ok "$dhelix" help ScheduleDualPipeV
+says 'here parallel.schedule: dualpipev'
+fails 2 'unknown command "nosuch"' "$dhelix" help nosuch
 printf 'model: gpt2\ndata:\n\ttrain: x\n' >"$tmp/tab.yaml"
-fails 1 'tab.yaml:3:1: a tab' "$dhelix" check "$tmp/tab.yaml"
+fails 1 'tab.yaml:3:1: a tab: lines are indented by blanks' "$dhelix" check "$tmp/tab.yaml"
+printf '# \303\274ber\nmodel: @gpt2\n' >"$tmp/at.yaml"
+fails 1 'at.yaml:2:8: @, ` or % begins a text here' "$dhelix" check "$tmp/at.yaml"
 fails 1 'cannot write to standard output' sh -c "'$dhelix' list settings >/dev/full"
 
 printf 'GGUF and so on, long enough to be read' >"$tmp/model.gguf"
