@@ -105,6 +105,12 @@ typedef struct dh_link {
 
 typedef struct dh_arena dh_arena; /* memory that is freed at once, with what owns it */
 
+/* Values that dh_job_check gave to settings left to "auto"; 0: the setting was given, or is open. */
+typedef struct dh_job_derived {
+    int64_t ranks, dp, nodes, ranks_per_node, micro_batch, seq_len;
+    bool stale; /* dh_job_set was called since: they are derived anew */
+} dh_job_derived;
+
 typedef struct dh_job {
     dh_arena *arena; /* owns every string below */
     /* Paths are NULL when not given; other strings are never NULL ("" when not given). */
@@ -211,6 +217,7 @@ typedef struct dh_job {
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
     double overlap_memory; /* overlap.memory: over one strand alone, in blocks' activations */
+    dh_job_derived derived;
 } dh_job;
 
 /* Defaults only; the model is unset. Caller frees with dh_job_destroy. */
@@ -236,16 +243,17 @@ DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, con
 /* One setting, by its key in the job file ("train.steps"; dh_job_help lists them), as an override
  * of dh_job_load changes it: dh_job_set(ctx, job, "parallel.tp", "2"). Settings that depend on each
  * other may be set in any order; dh_job_check, called after the last, sees how they go together and
- * derives what is "auto". Relative paths start at the working folder.
+ * derives what is "auto". A setting that was derived before stays "auto": after "ranks" is set,
+ * parallel.dp is derived anew. Relative paths start at the working folder.
  * errors    DH_EINVAL unknown key, with the nearest one; value: then the setting is as before;
  *           those of a model's source */
 DH_API dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value);
 /* Its value as a text that dh_job_set takes, appended to out. errors: DH_EINVAL, DH_ENOMEM */
 DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out);
 /* Derives settings left to "auto" (dp, ranks, micro_batch, seq_len, nodes, ranks_per_node; 0 in the
- * struct) and checks all combinations, as loading does. It is for callers that change a loaded job;
- * they first set values to 0 that shall be derived anew. The message names the setting to change
- * and values that would be right. Vocabulary rule: shards over tp hold ceil(V / tp) rows, the last
+ * struct) and checks all combinations, as loading does. Call it after the last dh_job_set. Callers
+ * that change the struct itself first set values to 0 that shall be derived anew. The message names
+ * the setting to change and values that would be right. Vocabulary rule: shards over tp hold ceil(V / tp) rows, the last
  * one fewer; there are no padding rows.
  * errors    DH_EINVAL; the job may then be partly derived */
 DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);

@@ -177,9 +177,11 @@ static dh_status change(dh_ctx *ctx, dh_job *job, const char *key_value, dh_assi
         const dh_setting *s = list->at[i].setting;
         source |= s->type == DH_SET_MODEL;
         model |= s->type == DH_SET_MODEL || dh_setting_in_model(s);
-        if (s->type != DH_SET_MODEL && !dh_setting_in_model(s))
-            DH_TRY(store(ctx, job, &list->at[i], cwd));
+        if (s->type == DH_SET_MODEL || dh_setting_in_model(s)) continue;
+        DH_TRY(store(ctx, job, &list->at[i], cwd));
+        dh_job_is_given(job, (const char *)job + s->offset);
     }
+    job->derived.stale = true;
     return model ? change_model(ctx, job, list, source) : DH_OK;
 }
 

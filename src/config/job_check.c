@@ -458,9 +458,38 @@ static dh_status check_regather(dh_ctx *ctx, const dh_job *job)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
+/* A setting that is derived where it is 0, and the value that was derived for it. */
+typedef struct derivable {
+    int64_t *value, *derived;
+} derivable;
+
+enum { N_DERIVABLE = 6 };
+
+static void list_derivable(dh_job *job, derivable list[N_DERIVABLE])
 {
-    DH_NEEDS(ctx, job);
+    dh_job_derived *d = &job->derived;
+    const derivable all[N_DERIVABLE] = {
+        {&job->ranks, &d->ranks},
+        {&job->dp, &d->dp},
+        {&job->nodes, &d->nodes},
+        {&job->ranks_per_node, &d->ranks_per_node},
+        {&job->micro_batch, &d->micro_batch},
+        {&job->seq_len, &d->seq_len},
+    };
+    memcpy(list, all, sizeof all);
+}
+
+void dh_job_is_given(dh_job *job, const void *field)
+{
+    derivable list[N_DERIVABLE];
+    list_derivable(job, list);
+    for (size_t i = 0; i < N_DERIVABLE; i++)
+        if (list[i].value == field) *list[i].derived = 0;
+    job->derived.stale = true;
+}
+
+static dh_status check_all(dh_ctx *ctx, dh_job *job)
+{
     if (job->zero1 && job->zero == 0) job->zero = 1;
     DH_TRY(dh_job_derive_ranks(ctx, job));
     if (dh_job_has_stage_times(job)) return check_stage_times(ctx, job);
@@ -484,6 +513,24 @@ dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
 bool dh_job_splits(const dh_job *job)
 {
     return strcmp(job->layer_split, "auto") == 0;
+}
+
+dh_status dh_job_check(dh_ctx *ctx, dh_job *job)
+{
+    DH_NEEDS(ctx, job);
+    derivable list[N_DERIVABLE];
+    bool open[N_DERIVABLE];
+    list_derivable(job, list);
+    for (size_t i = 0; i < N_DERIVABLE; i++) {
+        if (*list[i].value != *list[i].derived) *list[i].derived = 0; /* changed since */
+        if (job->derived.stale && *list[i].derived > 0) *list[i].value = 0;
+        open[i] = *list[i].value == 0;
+    }
+    const dh_status st = check_all(ctx, job);
+    for (size_t i = 0; i < N_DERIVABLE; i++)
+        if (open[i]) *list[i].derived = *list[i].value;
+    job->derived.stale = st != DH_OK && job->derived.stale;
+    return st;
 }
 
 bool dh_job_has_rows(const dh_job *job)

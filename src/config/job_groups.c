@@ -128,6 +128,7 @@ static dh_status complete(dh_ctx *ctx, const reading *r)
 dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
 {
     *of = *job;
+    of->derived = (dh_job_derived){.stale = false}; /* all is given from here on */
     of->packing = DH_PACKING_PACK;
     of->zero = DH_MIN(job->zero, 1); /* shards of gradients and parameters are at home alone */
     of->fuse = DH_FUSE_OFF;          /* the layout of parallel.* alone has an optimizer */

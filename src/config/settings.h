@@ -152,5 +152,7 @@ dh_status dh_job_change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *li
 /* The part of dh_job_check that is about ranks alone: degrees, ranks, nodes, whatever the model.
  * errors: DH_EINVAL */
 dh_status dh_job_derive_ranks(dh_ctx *ctx, dh_job *job);
+/* Where dh_job_set changed a field: it is not derived, and others may have to be derived anew. */
+void dh_job_is_given(dh_job *job, const void *field);
 
 #endif

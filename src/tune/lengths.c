@@ -425,6 +425,7 @@ static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_p
     dh_job *job = DH_NEW(s->plans->arena, dh_job);
     if (!job || !plan->groups) return no_memory(s->ctx);
     *job = s->job;
+    job->derived = (dh_job_derived){.stale = false}; /* all is given from here on */
     job->packing = DH_PACKING_GROUP;
     job->switch_groups = plan->groups;
     job->switch_overlap = overlaps;

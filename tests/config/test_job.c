@@ -446,6 +446,38 @@ static void settings_are_set_and_got(void **state)
     dh_job_destroy(j);
 }
 
+/* What was derived is derived anew after the last change, whatever the order of changes. */
+static void derived_settings_follow_later_ones(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int order = 0; order < 2; order++) {
+        const char *const changes[2][2] = {{"ranks", "16"}, {"parallel.tp", "4"}};
+        dh_job *j = job_of("model: gpt2\nparallel: {tp: 2}\ntrain: {batch: 16}\n");
+        assert_true(j->dp == 1 && j->ranks == 2 && j->micro_batch == 16 && j->seq_len == 1024);
+        for (int i = 0; i < 2; i++) {
+            const char *const *change = changes[i ^ order];
+            assert_ok(&ctx, dh_job_set(&ctx, j, change[0], change[1]));
+        }
+        assert_ok(&ctx, dh_job_check(&ctx, j));
+        assert_true(j->dp == 4 && j->ranks == 16 && j->micro_batch == 4);
+        assert_ok(&ctx, dh_job_set(&ctx, j, "parallel.dp", "2")); /* 16 are given by now */
+        assert_fails(&ctx, dh_job_check(&ctx, j), DH_EINVAL, "there are 16 ranks");
+        assert_ok(&ctx, dh_job_set(&ctx, j, "ranks", "auto"));
+        assert_ok(&ctx, dh_job_check(&ctx, j));
+        assert_int_equal(j->ranks, 8);
+        assert_ok(&ctx, dh_job_set(&ctx, j, "model.max_seq", "512"));
+        assert_ok(&ctx, dh_job_check(&ctx, j));
+        assert_int_equal(j->seq_len, 512);
+        dh_job_destroy(j);
+    }
+    /* A value that is set to what was derived is given. */
+    dh_job *j = job_of("model: gpt2\nparallel: {tp: 2}\n");
+    assert_ok(&ctx, dh_job_set(&ctx, j, "parallel.dp", "1"));
+    assert_ok(&ctx, dh_job_set(&ctx, j, "ranks", "8"));
+    assert_fails(&ctx, dh_job_check(&ctx, j), DH_EINVAL, "there are 8 ranks");
+    dh_job_destroy(j);
+}
+
 static void a_model_is_changed_by_key(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -458,6 +490,7 @@ static void a_model_is_changed_by_key(void **state)
     assert_int_equal(j->model.family, DH_FAMILY_LLAMA);
     assert_fails(&ctx, dh_job_set(&ctx, j, "model", "llama-tinny"), DH_EMISSING, "llama-tiny");
     assert_setting(j, "model", "llama-tiny");
+    assert_ok(&ctx, dh_job_set(&ctx, j, "train.seq_len", "1024"));
     assert_fails(&ctx, dh_job_check(&ctx, j), DH_EINVAL, "shorten it");
     assert_ok(&ctx, dh_job_set(&ctx, j, "train.seq_len", "64"));
     assert_ok(&ctx, dh_job_check(&ctx, j));
@@ -537,6 +570,7 @@ int main(void)
         cmocka_unit_test(strategies_are_written_out),
         cmocka_unit_test(print_parses_back),
         cmocka_unit_test(settings_are_set_and_got),
+        cmocka_unit_test(derived_settings_follow_later_ones),
         cmocka_unit_test(a_model_is_changed_by_key),
         cmocka_unit_test(a_wrong_key_or_value_changes_nothing),
         cmocka_unit_test(help_lists_every_setting),

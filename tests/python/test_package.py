@@ -68,6 +68,10 @@ class Jobs(Test):
         self.assertEqual((job["train.steps"], job["train.batch"]), (8, 4))
         self.assertEqual((other["train.steps"], other["train.batch"]), (9, 8))
         self.assertEqual(other["out"], job["out"])
+        wide = self.small(parallel={"tp": 2})
+        self.assertEqual((wide["parallel.dp"], wide["ranks"]), (1, 2))
+        self.assertEqual(wide.replace(ranks=4)["parallel.dp"], 2)
+        self.assertEqual(wide.replace(ranks=4).replace({"parallel.tp": 1})["parallel.dp"], 4)
 
     def test_yaml_reads_back(self):
         job = self.small(train={"seed": 5})
