@@ -7,6 +7,8 @@
 #include "cli/cli.h"
 #include "cli/switched.h"
 #include "cli/tuned.h"
+#include "config/settings.h"
+#include "plan/schedule.h"
 
 typedef struct tune_args {
     const char *cluster, *memory, *strategies, *schedules, *zeros, *buckets, *sequences, *fusions,
@@ -164,25 +166,50 @@ static dh_status read_memory(dh_ctx *ctx, dh_cli *cli, const char *text, double 
 
 /* ---- result --------------------------------------------------------------------------------- */
 
+/* A job file with a line of how it was found. */
+static dh_status write_job(dh_ctx *ctx, const char *path, const dh_job *job, const dh_str *line)
+{
+    char *text = NULL;
+    dh_str out = DH_STR_INIT;
+    DH_TRY(dh_job_print_changes(ctx, job, path, &text));
+    dh_str_printf(&out, "# %s\n%s", line->text ? line->text : "", text);
+    free(text);
+    const dh_status st = out.failed || line->failed
+                             ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
+                             : dh_file_write_atomic(ctx, path, out.text, out.len);
+    dh_str_fini(&out);
+    return st;
+}
+
+/* The search divides layers as evenly as can be; where they divide, nothing has to be said. */
+static void drop_split(dh_job *job)
+{
+    const dh_schedule_row *row;
+    dh_ctx quiet = DH_CTX_INIT;
+    if (strcmp(job->layer_split, "*") != 0 ||
+        dh_schedule_find(&quiet, job->schedule, &row) != DH_OK)
+        return;
+    const int64_t n_chunks = job->pp * DH_MAX((int64_t)row->n_chunks, job->vpp);
+    if (job->model.n_layers % n_chunks == 0) job->layer_split = dh_arena_strdup(job->arena, "");
+}
+
 static dh_status write_best(dh_ctx *ctx, const char *path, const dh_tuned *tuned, dh_job *job)
 {
     const dh_tune *t = tuned->tune;
-    char *text, step[32];
-    dh_str out = DH_STR_INIT;
+    char step[32];
+    dh_str line = DH_STR_INIT;
     if (t->n_rows == 0 || !t->rows[0].fits)
         return dh_fail(ctx, DH_EINVAL, "--write %s: no configuration fits", path);
     const dh_tune_row *best = &t->rows[0];
     DH_TRY(dh_tune_apply(ctx, &best->config, job));
-    DH_TRY(dh_job_print(ctx, job, &text));
+    drop_split(job);
+    if (!job->layer_split) return dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file");
     dh_format_ns(step, sizeof step,
                  best->simulated_ns > 0 ? (double)best->simulated_ns : best->step_ns);
-    dh_str_printf(&out, "# dhelix tune, %lld devices, %s: %s a step %s\n%s",
-                  (long long)tuned->devices, t->costs, step,
-                  best->simulated_ns > 0 ? "simulated" : "estimated", text);
-    free(text);
-    dh_status st = out.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
-                              : dh_file_write_atomic(ctx, path, out.text, out.len);
-    dh_str_fini(&out);
+    dh_str_printf(&line, "dhelix tune, %lld devices, %s: %s a step %s", (long long)tuned->devices,
+                  t->costs, step, best->simulated_ns > 0 ? "simulated" : "estimated");
+    const dh_status st = write_job(ctx, path, job, &line);
+    dh_str_fini(&line);
     return st;
 }
 
@@ -220,16 +247,12 @@ static dh_status search(dh_ctx *ctx, const dh_cli *cli, const tune_args *a,
 
 static dh_status write_plan(dh_ctx *ctx, const char *path, const dh_length_plan *best)
 {
-    char *text;
-    dh_str out = DH_STR_INIT;
+    dh_str line = DH_STR_INIT;
     if (!best->fits) return dh_fail(ctx, DH_EINVAL, "--write %s: no plan fits", path);
-    DH_TRY(dh_job_print(ctx, best->job, &text));
-    dh_str_printf(&out, "# dhelix tune --lengths: %.0f tokens/s simulated\n%s",
-                  best->switched.tokens / (best->switched.step_ns * 1e-9), text);
-    free(text);
-    const dh_status st = out.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
-                                    : dh_file_write_atomic(ctx, path, out.text, out.len);
-    dh_str_fini(&out);
+    dh_str_printf(&line, "dhelix tune --lengths: %.0f tokens/s simulated",
+                  best->switched.tokens / (best->switched.step_ns * 1e-9));
+    const dh_status st = write_job(ctx, path, best->job, &line);
+    dh_str_fini(&line);
     return st;
 }
 

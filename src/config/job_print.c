@@ -10,7 +10,7 @@
 
 /* Open the sections of `key` that differ from those of the key before;
  * returns the depth of its last part. */
-static int open_sections(const char *key, const char *before, dh_str *out)
+int dh_job_open_sections(const char *key, const char *before, dh_str *out)
 {
     int depth = 0;
     bool same = true;
@@ -25,7 +25,7 @@ static int open_sections(const char *key, const char *before, dh_str *out)
     return depth;
 }
 
-static bool is_printed(const dh_job *job, const dh_setting *s)
+bool dh_job_is_printed(const dh_job *job, const dh_setting *s)
 {
     if (s->type == DH_SET_MODEL) return false; /* the model is spelled out */
     if (dh_job_has_stage_times(job) && dh_setting_in_model(s)) return false;
@@ -42,8 +42,8 @@ dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text)
     const char *before = "";
     for (size_t i = 0; i < n; i++) {
         const dh_setting *s = &settings[i];
-        if (!is_printed(job, s)) continue;
-        int depth = open_sections(s->key, before, &out);
+        if (!dh_job_is_printed(job, s)) continue;
+        int depth = dh_job_open_sections(s->key, before, &out);
         const char *last = strrchr(s->key, '.');
         dh_str_printf(&out, "%*s%s: ", 2 * depth, "", last ? last + 1 : s->key);
         dh_setting_print(job, s, &out);
@@ -65,7 +65,7 @@ dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out)
     size_t n;
     const dh_setting *settings = dh_settings(&n);
     for (size_t i = 0; i < n; i++) {
-        if (settings[i].own || !is_printed(job, &settings[i])) continue;
+        if (settings[i].own || !dh_job_is_printed(job, &settings[i])) continue;
         dh_str_printf(out, "%s: ", settings[i].key);
         dh_setting_print(job, &settings[i], out);
         dh_str_append(out, "\n", 1);

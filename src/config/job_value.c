@@ -507,7 +507,9 @@ void dh_setting_text(const dh_job *job, const dh_setting *s, dh_str *out)
 
 /* ---- anchoring ------------------------------------------------------------------------------ */
 
-dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir)
+/* Changes every path of the job. change: NULL when out of memory */
+static dh_status change_paths(dh_ctx *ctx, dh_job *job, const char *dir,
+                              char *(*change)(dh_job *job, const char *dir, const char *path))
 {
     size_t n_settings;
     const dh_setting *settings = dh_settings(&n_settings);
@@ -517,15 +519,30 @@ dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir)
             size_t n;
             char **items = get_list(job, s, &n);
             for (size_t k = 0; k < n; k++)
-                if (!(items[k] = dh_job_join_path(job, dir, items[k]))) return no_memory(ctx);
+                if (!(items[k] = change(job, dir, items[k]))) return no_memory(ctx);
             continue;
         }
         char *text =
             s->type == DH_SET_PATH || s->type == DH_SET_NAME_OR_PATH ? get_text(job, s) : NULL;
         if (!text || (s->type == DH_SET_NAME_OR_PATH && !looks_like_path(text))) continue;
-        char *anchored = dh_job_join_path(job, dir, text);
-        if (!anchored) return no_memory(ctx);
-        set_text(job, s, anchored);
+        char *changed = change(job, dir, text);
+        if (!changed) return no_memory(ctx);
+        set_text(job, s, changed);
     }
     return DH_OK;
+}
+
+dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir)
+{
+    return change_paths(ctx, job, dir, dh_job_join_path);
+}
+
+static char *path_from(dh_job *job, const char *dir, const char *path)
+{
+    return dh_job_path_from(job->arena, dir, path);
+}
+
+dh_status dh_job_relate_paths(dh_ctx *ctx, dh_job *job, const char *dir)
+{
+    return change_paths(ctx, job, dir, path_from);
 }

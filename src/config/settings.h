@@ -137,6 +137,24 @@ char *dh_job_join_path(dh_job *job, const char *base_dir, const char *path);
 /* Make every relative path of the job start at dir. */
 dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir);
 
+/* Make every path of the job, all of which are absolute, start at dir, but where they share no folder
+ * with it. */
+dh_status dh_job_relate_paths(dh_ctx *ctx, dh_job *job, const char *dir);
+/* A path from a folder, both absolute: "../data/x.txt". NULL: out of memory */
+char *dh_job_path_from(dh_arena *arena, const char *dir, const char *path);
+
+/* job_print.c: opens the sections of `key` that differ from those of the key before; returns the
+ * depth of its last part. */
+int dh_job_open_sections(const char *key, const char *before, dh_str *out);
+/* Whether a printed job has the setting. */
+bool dh_job_is_printed(const dh_job *job, const dh_setting *setting);
+/* job_changes.c: the text of a job file that reads as the job. It has the settings that are neither
+ * defaults nor derived nor of the model's source. Paths start at the file's folder.
+ * in        file: to be written, in a folder that exists
+ * out       text: caller frees
+ * errors    DH_EIO, DH_ENOMEM; those of the model's source */
+dh_status dh_job_print_changes(dh_ctx *ctx, const dh_job *job, const char *file, char **text);
+
 /* job_read.c: text to assignments, appended to the list. */
 dh_status dh_job_read_yaml(dh_ctx *ctx, dh_job *job, const char *text, size_t n_bytes,
                            const char *file_name, dh_assignments *list);

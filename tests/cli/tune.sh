@@ -78,6 +78,16 @@ check 'nothing is said with --quiet' test ! -s "$tmp/err"
 ok "$dhelix" simulate "$tmp/best.yaml" --cluster h100 --json
 same "$(json step_ms)" "$tuned" 'the job that was written'
 same "$(json ranks)" 16
+# It says no more than a person would: what differs from the defaults, with paths from its folder.
+check 'the preset is named' grep -q 'preset: "llama3-8b"' "$tmp/best.yaml"
+check 'no defaults' sh -c "! grep -qE 'topology|optimizer|links|layer_split' '$tmp/best.yaml'"
+check 'few lines' awk 'END { exit NR > 25 }' "$tmp/best.yaml"
+mkdir -p "$tmp/found" "$tmp/texts"
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --quiet \
+    --set "data.train=$tmp/texts/a.txt" --write "$tmp/found/best.yaml"
+check 'paths start at the folder' grep -qF '"../texts/a.txt"' "$tmp/found/best.yaml"
+fails 1 'its folder is not there' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one \
+    --verify 0 --quiet --write "$tmp/nowhere/best.yaml"
 
 if ! sanitized; then
     # A value's figure is that of a simulation, where it says so: the one of the search that has it fixed

@@ -446,6 +446,59 @@ static void settings_are_set_and_got(void **state)
     dh_job_destroy(j);
 }
 
+/* A job file of the changes alone reads as the job, and says no more than was said. */
+static void changes_parse_back(void **state)
+{
+    static const struct {
+        const char *text, *want, *lacks;
+    } cases[] = {
+        {"model: gpt2\n", "model:\n  preset: \"gpt2\"\n", "train"},
+        {"model: {preset: llama3-8b, n_layers: 8}\ntrain: {batch: 32}\nparallel: {tp: 2, zero1: "
+         "true}\n"
+         "ranks: 4\n",
+         "ranks: 4\nmodel:\n  preset: \"llama3-8b\"\n  n_layers: 8\ntrain:\n  batch: 32\n"
+         "parallel:\n  tp: 2\n  zero: 1\n",
+         "topology"},
+        {"model: {family: llama, n_layers: 2, width: 64, n_heads: 2, ffn_width: 128, vocab: 50}\n"
+         "topology: {ranks_per_node: 1}\nparallel: {dp: 2}\ntrain: {batch: 4, seq_len: 32}\n",
+         "family: llama", "nodes"},
+        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\ntrain: {batch: 8, micro_batch: 1}\n"
+         "parallel: {pp: 4}\n",
+         "forward_ms", "model"},
+        {"model: gpt2\nstrategy: {passes: [ring-gemm], order: auto}\ndata: {tokenizer: chars}\n",
+         "tokenizer: \"chars\"", "out"},
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        char *text, *before, *after;
+        dh_job *j = job_of(cases[i].text), *again;
+        assert_ok(&ctx, dh_job_print_changes(&ctx, j, "./best.yaml", &text));
+        if (!strstr(text, cases[i].want) || strstr(text, cases[i].lacks))
+            fail_msg("case %zu: %s", i, text);
+        again = job_of(text);
+        j->zero1 = false; /* zero says it */
+        assert_ok(&ctx, dh_job_print(&ctx, j, &before));
+        assert_ok(&ctx, dh_job_print(&ctx, again, &after));
+        assert_string_equal(before, after);
+        dh_job_destroy(j);
+        dh_job_destroy(again);
+        free(text), free(before), free(after);
+    }
+}
+
+static void paths_start_at_a_folder(void **state)
+{
+    static const char *const cases[][3] = {
+        {"/a/b", "/a/b/c.txt", "c.txt"},        {"/a/b", "/a/b/c", "./c"},
+        {"/a/b", "/a/c/d.txt", "../c/d.txt"},   {"/a/b/c", "/a", "../../."},
+        {"/a/b", "/a/bc/d.txt", "../bc/d.txt"}, {"/a/b", "/c/d.txt", "/c/d.txt"},
+        {"/", "/c/d.txt", "/c/d.txt"}};
+    dh_arena *arena = dh_arena_create();
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++)
+        assert_string_equal(dh_job_path_from(arena, cases[i][0], cases[i][1]), cases[i][2]);
+    dh_arena_destroy(arena);
+}
+
 /* What was derived is derived anew after the last change, whatever the order of changes. */
 static void derived_settings_follow_later_ones(void **state)
 {
@@ -570,6 +623,8 @@ int main(void)
         cmocka_unit_test(strategies_are_written_out),
         cmocka_unit_test(print_parses_back),
         cmocka_unit_test(settings_are_set_and_got),
+        cmocka_unit_test(changes_parse_back),
+        cmocka_unit_test(paths_start_at_a_folder),
         cmocka_unit_test(derived_settings_follow_later_ones),
         cmocka_unit_test(a_model_is_changed_by_key),
         cmocka_unit_test(a_wrong_key_or_value_changes_nothing),
