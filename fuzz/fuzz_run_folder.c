@@ -12,7 +12,8 @@ static void read_page(void)
 {
     dh_ctx ctx = DH_CTX_INIT;
     json_out out = {0};
-    if (dh_html_run(&ctx, fuzz_folder(), 4, &out) == DH_OK) {
+    bool sequential;
+    if (dh_html_run(&ctx, fuzz_folder(), 4, &out, &sequential) == DH_OK) {
         json_t *value = json_loadb(out.text.text, out.text.len, 0, NULL);
         DH_CHECK(value, "the page's data are JSON: %s", out.text.text);
         json_decref(value);

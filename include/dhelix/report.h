@@ -23,13 +23,17 @@ extern "C" {
 
 typedef struct dh_report_options {
     int64_t max_ranks; /* ranks of a run whose traces are shown, spread evenly; 0: 64 */
+    /* Run with which the others are compared, as it stands among runs, or the last part of its path.
+     * NULL: the first run whose strategy is sequential, else the first */
+    const char *baseline;
 } dh_report_options;
 
 /* Write the page of one run, or of several side by side. The same files give the same
  * bytes.
  * in        runs [n]: folders, 1 to DH_REPORT_MAX_RUNS; their names appear on the page
  * errors    DH_EMISSING a folder without any of the files above; DH_EFORMAT a file that
- *           does not say what it should, with its line; DH_EINVAL; DH_EIO; DH_ENOMEM; then
+ *           does not say what it should, with its line; DH_EINVAL, such as a baseline that
+ *           is none of the runs; DH_EIO; DH_ENOMEM; then
  *           the file at path is as it was
  * cost      time and memory proportional to the traces */
 DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,

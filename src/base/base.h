@@ -146,6 +146,8 @@ void dh_dir_drop_leftovers(const char *dir);
 /* Nearest of n names to word (edit distance), or NULL if none is near enough to
  * be a likely typing error. */
 const char *dh_nearest(const char *word, const char *const *names, size_t n);
+/* Appends bytes in base64 (RFC 4648). */
+void dh_append_base64(const void *bytes, size_t n_bytes, dh_str *out);
 /* "1.50 GiB", "12.3 ms" or "11 min", "70.6 B" (thousand millions), "942 PFLOP": into a caller's
  * buffer, returns it. */
 const char *dh_format_bytes(char *buf, size_t cap, double n_bytes);

@@ -125,6 +125,20 @@ const char *dh_nearest(const char *word, const char *const *names, size_t n)
     return begins && best_distance > 1 ? begins : best; /* one error is nearer than an end */
 }
 
+void dh_append_base64(const void *bytes, size_t n_bytes, dh_str *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n_bytes; i += 3) {
+        const size_t n = DH_MIN(n_bytes - i, (size_t)3);
+        unsigned char three[3] = {0};
+        memcpy(three, (const char *)bytes + i, n);
+        const uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
+        char four[4];
+        for (size_t k = 0; k < 4; k++) four[k] = k <= n ? digits[bits >> (18 - 6 * k) & 63] : '=';
+        dh_str_append(out, four, sizeof four);
+    }
+}
+
 const char *dh_format_bytes(char *buf, size_t cap, double n_bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

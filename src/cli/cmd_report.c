@@ -9,7 +9,7 @@
 #include "report/timeline.h"
 
 typedef struct report_args {
-    const char *out, *traces;
+    const char *out, *traces, *baseline;
     int64_t ranks, port;
     bool serve;
 } report_args;
@@ -22,6 +22,12 @@ static const dh_cli_option options[] = {
      .offset = offsetof(report_args, out),
      .value = "FILE.html",
      .doc = "where to; RUN/report.html by default, of several runs ./report.html"},
+    {.name = "baseline",
+     .kind = DH_CLI_TEXT,
+     .offset = offsetof(report_args, baseline),
+     .value = "RUN",
+     .doc = "the run with which others are compared, one of those given (default: the first whose "
+            "strategy is sequential, else the first)"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(report_args, ranks),
@@ -75,7 +81,7 @@ static dh_status say(dh_ctx *ctx, const dh_cli *cli, const char *path)
 static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args *a,
                               const char **runs)
 {
-    const dh_report_options how = {.max_ranks = a->ranks};
+    const dh_report_options how = {.max_ranks = a->ranks, .baseline = a->baseline};
     dh_str path = DH_STR_INIT;
     if (a->out)
         dh_str_printf(&path, "%s", a->out);
@@ -90,7 +96,7 @@ static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args 
 
 static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 {
-    if (cli->args.n > 1 || a->out || a->ranks)
+    if (cli->args.n > 1 || a->out || a->ranks || a->baseline)
         return dh_cli_misuse(ctx, cli,
                              "--traces joins the traces of one run: without --out, "
                              "--ranks and other runs");
@@ -100,7 +106,7 @@ static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 
 static dh_status serve(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 {
-    if (cli->args.n > 1 || a->out || a->traces || cli->json)
+    if (cli->args.n > 1 || a->out || a->traces || a->baseline || cli->json)
         return dh_cli_misuse(ctx, cli,
                              "--serve shows one run: without --out, --traces, --json and "
                              "other runs");
@@ -125,7 +131,11 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
         runs[i] = dh_arena_printf(names, "%.*s", trimmed(word), word);
         if (!runs[i]) st = dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
     }
-    if (st == DH_OK) st = write_report(ctx, cli, args, runs);
+    report_args own = *a;
+    if (st == DH_OK && a->baseline &&
+        !(own.baseline = dh_arena_printf(names, "%.*s", trimmed(a->baseline), a->baseline)))
+        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+    if (st == DH_OK) st = write_report(ctx, cli, &own, runs);
     dh_arena_destroy(names);
     return st;
 }
@@ -145,9 +155,7 @@ const dh_command dh_command_report = {
         "simulated steps from table.json (`dhelix simulate --table --out`); what is absent says "
         "how "
         "to\n"
-        "get it. Several runs are compared with the first whose strategy is sequential; without "
-        "one,\n"
-        "with the first.\n",
+        "get it.\n",
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,
     .options = options,

@@ -115,20 +115,6 @@ static json_t *scores(const dh_tokenizer *tok)
     return all;
 }
 
-static void append_base64(const dh_str *bytes, dh_str *out)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < bytes->len; i += 3) {
-        const size_t n = DH_MIN(bytes->len - i, (size_t)3);
-        unsigned char three[3] = {0};
-        memcpy(three, bytes->text + i, n);
-        const uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
-        char four[4];
-        for (size_t k = 0; k < 4; k++) four[k] = k <= n ? digits[bits >> (18 - 6 * k) & 63] : '=';
-        dh_str_append(out, four, sizeof four);
-    }
-}
-
 /* The table of characters as SentencePiece has it in its files. */
 static json_t *table_of_characters(const dh_charsmap *map)
 {
@@ -137,7 +123,7 @@ static json_t *table_of_characters(const dh_charsmap *map)
     dh_str_append(&bytes, (const char *)&n_trie, sizeof n_trie);
     dh_str_append(&bytes, (const char *)map->trie, n_trie);
     dh_str_append(&bytes, map->texts, map->n_bytes - 1); /* the last zero is added in reading */
-    if (!bytes.failed) append_base64(&bytes, &text);
+    if (!bytes.failed) dh_append_base64(bytes.text, bytes.len, &text);
     json_t *string = bytes.failed || text.failed ? NULL : json_stringn(text.text, text.len);
     dh_str_fini(&bytes);
     dh_str_fini(&text);

@@ -66,6 +66,22 @@ static dh_status write_trace(dh_ctx *ctx, const dh_sim_rank *rank, const char *d
     return st;
 }
 
+/* Mean over all ranks, as `dhelix simulate` prints it. All fields are nanoseconds. */
+static dh_timeline mean_times(const dh_sim *sim)
+{
+    enum { N = sizeof(dh_timeline) / sizeof(int64_t) };
+    _Static_assert(sizeof(dh_timeline) == N * sizeof(int64_t), "fields of one type");
+    int64_t one[N], sum[N] = {0};
+    dh_timeline mean;
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        memcpy(one, &sim->ranks[k].times, sizeof one);
+        for (int i = 0; i < N; i++) sum[i] += one[i] * sim->ranks[k].n_ranks;
+    }
+    for (int i = 0; i < N; i++) sum[i] /= sim->n_ranks;
+    memcpy(&mean, sum, sizeof mean);
+    return mean;
+}
+
 static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
 {
     const double step_s = (double)sim->step_ns * 1e-9;
@@ -80,7 +96,8 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
         step_s > 0 ? (double)sim->tokens / step_s : 0.0, "slab_peak_bytes", (json_int_t)peak);
     if (object && planned > 0)
         json_object_set_new(object, "slab_planned_bytes", json_integer((json_int_t)planned));
-    if (object) dh_times_summarize(&sim->ranks[0].times, object);
+    const dh_timeline times = mean_times(sim);
+    if (object) dh_times_summarize(&times, object);
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", dir);
     if (path.failed) json_decref(object);

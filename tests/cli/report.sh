@@ -22,6 +22,36 @@ ok "$dhelix" profile "$tmp/job.yaml" --ranks 2 --from-trace "$tmp/all.json" --ou
 says 'imported'
 says 'norm_dgrad dx: PyTorch has no one operator'
 ok "$dhelix" simulate "$tmp/job.yaml" --ranks 2 --set profile="$tmp/traced.json" --set strategy=sequential
+# Of several runs the page says what speed-ups are over.
+ok "$dhelix" report "$tmp/run" "$tmp/run" --out "$tmp/two.html" --baseline run/ --quiet
+check 'the baseline is on the page' grep -q '"baseline":0' "$tmp/two.html"
+fails 1 'none of the runs, such as run' "$dhelix" report "$tmp/run" "$tmp/run" --baseline nosuch
+
+# Simulated runs have means over all ranks, as simulate prints them; many ranks take little room.
+cat >"$tmp/wide.yaml" <<EOF
+model: {preset: llama3-8b, n_layers: 4}
+train: {batch: 16, micro_batch: 1, seq_len: 4096, dtype: bf16}
+parallel: {tp: 2, pp: 2, dp: 2}
+EOF
+ok "$dhelix" simulate "$tmp/wide.yaml" --cluster h100 --every-rank --json
+share=$(json hidden_share)
+ok "$dhelix" simulate "$tmp/wide.yaml" --cluster h100 --every-rank --out "$tmp/wide" --quiet
+close "$(sed -n 's/.*"hidden_share": \([0-9.]*\).*/\1/p' "$tmp/wide/summary.json")" "$share" 0.000001
+ok "$dhelix" report "$tmp/wide" --quiet
+check 'a page of 8 ranks is small' test "$(wc -c <"$tmp/wide/report.html")" -lt 150000
+if command -v node >/dev/null; then
+    # Scripts of the page unpack what the page has: as many instructions as the traces.
+    cat >"$tmp/unpack.js" <<'EOF'
+const fs = require('fs'), [page, ...scripts] = process.argv.slice(2);
+const data = JSON.parse(fs.readFileSync(page, 'utf8').match(/id="data">([^]*?)<\/script>/)[1]);
+const {unpack, unshare} = new Function(scripts.map(s => fs.readFileSync(s, 'utf8')).join('\n') + 'return {unpack, unshare}')();
+const {ranks} = unpack(data.runs[0].trace);
+unshare(ranks);
+console.log(ranks.flatMap(r => r.streams.map(s => s.kind.length)).reduce((a, b) => a + b));
+EOF
+    ok node "$tmp/unpack.js" "$tmp/wide/report.html" src/report/html/assets/inflate.js src/report/html/assets/data.js
+    same "$(cat "$tmp/out")" "$(cat "$tmp"/wide/trace-rank*.json | grep -o '"cat": *"kernel"' | wc -l)"
+fi
 fails 2 'of one run' "$dhelix" report "$tmp/run" "$tmp/run" --traces "$tmp/all.json"
 fails 1 'trace.step=N' "$dhelix" report tests/cli --traces "$tmp/none.json"
 fails 2 'one of them' "$dhelix" profile "$tmp/job.yaml" --import a.csv --from-trace b.json

@@ -2,6 +2,7 @@
 #include "dh_test.h"
 
 #include <jansson.h>
+#include <zlib.h>
 
 #include "costs/profile.h"
 #include "dhelix/report.h"
@@ -155,6 +156,106 @@ static void a_trace_becomes_columns(void **state)
     assert_int_equal(integer(t, "ranks.1.memory.scratch.0"), 8);
     assert_int_equal(integer(t, "ranks.1.bytes.persistent_bytes.grad"), 64);
     json_decref(data);
+}
+
+/* ---- large ones are packed ------------------------------------------------------------------- */
+
+static size_t read_base64(const char *text, unsigned char *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    for (; *text; text += 4) {
+        uint32_t bits = 0;
+        int pads = 0;
+        for (int k = 0; k < 4; k++) {
+            const char *digit = strchr(digits, text[k]);
+            pads += text[k] == '=';
+            assert_true(digit || text[k] == '=');
+            bits = bits << 6 | (uint32_t)(text[k] == '=' ? 0 : digit - digits);
+        }
+        for (int k = 0; k < 3 - pads; k++) out[n++] = (unsigned char)(bits >> (16 - 8 * k));
+    }
+    return n;
+}
+
+static json_t *unpacked(const json_t *value)
+{
+    const char *text = json_string_value(at(value, "packed"));
+    const size_t n_bytes = (size_t)integer(value, "bytes");
+    unsigned char *packed = malloc(strlen(text));
+    char *whole = malloc(n_bytes);
+    z_stream z = {.next_out = (unsigned char *)whole, .avail_out = (uInt)n_bytes};
+    z.next_in = packed;
+    z.avail_in = (uInt)read_base64(text, packed);
+    assert_int_equal(inflateInit2(&z, -15), Z_OK);
+    assert_int_equal(inflate(&z, Z_FINISH), Z_STREAM_END);
+    assert_int_equal(z.total_out, n_bytes);
+    inflateEnd(&z);
+    json_t *read = json_loadb(whole, n_bytes, 0, NULL);
+    assert_non_null(read);
+    free(packed);
+    free(whole);
+    return read;
+}
+
+static void put_long_trace(const char *run, int rank, int n)
+{
+    dh_str text = DH_STR_INIT;
+    char name[64];
+    dh_str_printf(&text, "{\"otherData\": {\"rank\": %d}, \"traceEvents\": [", rank);
+    for (int i = 0; i < n; i++)
+        dh_str_printf(&text,
+                      "%s{\"ph\": \"X\", \"name\": \"linear\", \"cat\": \"forward\", \"pid\": 0, "
+                      "\"tid\": 0, \"ts\": %d.%03d, \"dur\": 1.5, \"args\": {\"layer\": %d}}",
+                      i ? "," : "", 10 * i, rank * (i * 7 % 99), i % 32);
+    dh_str_printf(&text, "]}");
+    snprintf(name, sizeof name, "trace-rank%d.json", rank);
+    put(run, name, text.text);
+    dh_str_fini(&text);
+}
+
+static void large_traces_are_packed(void **state)
+{
+    enum { N = 4000, RANKS = 3 };
+    for (int r = 0; r < RANKS; r++) put_long_trace("large", r, N);
+    json_t *data = report("large");
+    json_t *t = unpacked(at(data, "runs.0.trace"));
+    assert_int_equal(json_array_size(at(t, "ranks.0.streams.0.start")), N);
+    assert_int_equal(json_array_size(at(t, "ranks.2.streams.0.start")), N);
+    assert_int_equal(integer(t, "ranks.0.streams.0.start.1"), 10000);
+    assert_int_equal(integer(t, "ranks.1.streams.0.start.1"), 10007);
+    assert_int_equal(integer(t, "ranks.0.streams.0.layer.33"), 1);
+    assert_int_equal(integer(t, "ranks.2.streams.0.layer"), 0); /* as rank 0's */
+    assert_int_equal(json_array_size(at(t, "ranks.2.streams.1.layer")), 0);
+    json_decref(t);
+    json_decref(data);
+}
+
+/* The first sequential run, or the one that is named. */
+static void runs_are_compared_with_one(void **state)
+{
+    static const char *const strategies[] = {"dhelix", "sequential", "flux"};
+    dh_ctx ctx = DH_CTX_INIT;
+    char runs[3][600];
+    const char *names[] = {runs[0], runs[1], runs[2]};
+    for (int i = 0; i < 3; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "%sstrategy: %s\n", job, strategies[i]);
+        put(strategies[i], "job.yaml", text);
+        snprintf(runs[i], sizeof runs[i], "%s", in_dir(strategies[i]));
+    }
+    for (int i = -1; i < 3; i++) {
+        const dh_report_options how = {.baseline = i < 0 ? NULL : strategies[i]};
+        assert_ok(&ctx, dh_report_write(&ctx, names, 3, &how, in_dir("page.html")));
+        char *page = read_page("page.html");
+        json_t *data = data_of(page);
+        assert_int_equal(integer(data, "baseline"), i < 0 ? 1 : i);
+        json_decref(data);
+        free(page);
+    }
+    const dh_report_options wrong = {.baseline = "list"};
+    assert_fails(&ctx, dh_report_write(&ctx, names, 3, &wrong, in_dir("page.html")), DH_EINVAL,
+                 "none of the runs");
 }
 
 /* 1F1B of two stages and four micro-batches, a forward of 1 and a backward of 2: figure 4 of
@@ -437,6 +538,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_becomes_columns),
+        cmocka_unit_test(large_traces_are_packed),
+        cmocka_unit_test(runs_are_compared_with_one),
         cmocka_unit_test(the_planned_schedule_is_timed),
         cmocka_unit_test(ranks_without_a_common_clock),
         cmocka_unit_test(ranks_are_picked_evenly),

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 static void separate(json_out *out)
 {
@@ -78,4 +79,43 @@ void out_text(json_out *out, const char *text)
     else
         out->text.failed = true;
     json_decref(value);
+}
+
+/* False: it does not work, or saves nothing. */
+static bool deflate_text(const dh_str *value, dh_str *packed)
+{
+    enum { LEAST_BYTES = 1 << 16 };
+    z_stream z = {.next_in = (Bytef *)(uintptr_t)value->text};
+    if (value->len < LEAST_BYTES || value->len > UINT32_MAX / 2) return false;
+    if (deflateInit2(&z, Z_BEST_COMPRESSION, Z_DEFLATED, -15, 9, Z_DEFAULT_STRATEGY) != Z_OK)
+        return false;
+    const uLong most = deflateBound(&z, (uLong)value->len);
+    char *bytes = malloc(most);
+    z.avail_in = (uInt)value->len;
+    z.next_out = (Bytef *)bytes;
+    z.avail_out = (uInt)most;
+    const bool done = bytes && deflate(&z, Z_FINISH) == Z_STREAM_END;
+    if (done) dh_append_base64(bytes, z.total_out, packed);
+    deflateEnd(&z);
+    free(bytes);
+    return done && !packed->failed && packed->len < value->len;
+}
+
+void out_packed(json_out *out, const dh_str *value)
+{
+    dh_str packed = DH_STR_INIT;
+    if (value->failed || !value->text) {
+        out->text.failed = true;
+    } else if (deflate_text(value, &packed)) {
+        out_open(out, '{');
+        out_key(out, "bytes");
+        out_int(out, (int64_t)value->len);
+        out_key(out, "packed");
+        out_text(out, packed.text);
+        out_close(out, '}');
+    } else {
+        separate(out);
+        dh_str_append(&out->text, value->text, value->len);
+    }
+    dh_str_fini(&packed);
 }

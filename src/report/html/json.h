@@ -22,5 +22,8 @@ void out_num(json_out *out, double value); /* nine digits; null unless finite */
 /* Any bytes: what is not UTF-8 becomes question marks. NULL gives null. */
 void out_text(json_out *out, const char *text);
 void out_json(json_out *out, const json_t *value);
+/* A value that is JSON text already. Where that saves much it is packed:
+ * {"bytes": its length, "packed": it in deflate (RFC 1951), in base64}. */
+void out_packed(json_out *out, const dh_str *value);
 
 #endif

@@ -68,16 +68,53 @@ static void fill(dh_str *page, const dh_str *data)
     append(page, at);
 }
 
-static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
-                            json_out *out)
+static const char *last_part(const char *path)
 {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The run that others are compared with, where it is named. */
+static dh_status find_named(dh_ctx *ctx, const char *const *runs, size_t n, const char *name,
+                            size_t *baseline)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(runs[i], name) == 0 || strcmp(last_part(runs[i]), name) == 0) {
+            *baseline = i;
+            return DH_OK;
+        }
+    return dh_fail(ctx, DH_EINVAL, "baseline %s is none of the runs, such as %s", name,
+                   last_part(runs[0]));
+}
+
+static dh_status write_runs(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
+                            json_out *out, size_t *baseline)
+{
+    bool found = false;
+    *baseline = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool sequential = false;
+        DH_TRY(dh_html_run(ctx, runs[i], max_ranks, out, &sequential));
+        if (sequential && !found) *baseline = i;
+        found |= sequential;
+    }
+    return DH_OK;
+}
+
+static dh_status write_data(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
+                            const char *named, json_out *out)
+{
+    size_t baseline;
     out_open(out, '{');
     out_key(out, "version");
     out_text(out, dh_version());
     out_key(out, "runs");
     out_open(out, '[');
-    for (size_t i = 0; i < n; i++) DH_TRY(dh_html_run(ctx, runs[i], max_ranks, out));
+    DH_TRY(write_runs(ctx, runs, n, max_ranks, out, &baseline));
+    if (named) DH_TRY(find_named(ctx, runs, n, named, &baseline));
     out_close(out, ']');
+    out_key(out, "baseline");
+    out_int(out, (int64_t)baseline);
     out_close(out, '}');
     return DH_OK;
 }
@@ -93,7 +130,8 @@ dh_status dh_html_page(dh_ctx *ctx, const char *const *runs, size_t n,
                        "ranks or more",
                        n, (long long)asked, DH_REPORT_MAX_RUNS);
     json_out data = {.comma = false};
-    dh_status st = write_data(ctx, runs, n, asked ? asked : DEFAULT_MAX_RANKS, &data);
+    dh_status st = write_data(ctx, runs, n, asked ? asked : DEFAULT_MAX_RANKS,
+                              options ? options->baseline : NULL, &data);
     if (st == DH_OK && !data.text.failed) fill(page, &data.text);
     const bool whole = dh_json_is_whole() && !data.text.failed && !page->failed;
     if (st == DH_OK && !whole) st = dh_fail(ctx, DH_ENOMEM, "out of memory drawing a report");

@@ -89,7 +89,8 @@ static dh_status write_parts(dh_ctx *ctx, dh_run_folder *run, json_out *out)
                    run->path);
 }
 
-dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out *out)
+dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out *out,
+                      bool *sequential)
 {
     dh_run_folder run = {.path = path, .max_ranks = max_ranks};
     if (!dh_path_is_dir(path))
@@ -102,6 +103,7 @@ dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out
     out_text(out, path);
     dh_status st = write_parts(ctx, &run, out);
     out_close(out, '}');
+    *sequential = run.job && strcmp(run.job->strategy, "sequential") == 0;
     dh_job_destroy(run.job);
     return st;
 }

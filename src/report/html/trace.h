@@ -18,7 +18,8 @@ typedef struct memory_at {
 
 typedef struct traced_rank {
     int64_t rank, begin_ns, end_ns;
-    DH_VEC(event) events;
+    DH_VEC(event) events;            /* stream by stream */
+    size_t stream0[DH_N_STREAM + 1]; /* first event of each stream, once all are read */
     DH_VEC(memory_at) memory;
     json_t *other; /* "otherData", or NULL */
 } traced_rank;
@@ -31,6 +32,6 @@ typedef struct traces {
     bool one_clock;
 } traces;
 
-dh_status traces_write(dh_ctx *ctx, const dh_run_folder *run, const traces *t, json_out *out);
+dh_status traces_write(dh_ctx *ctx, const dh_run_folder *run, traces *t, json_out *out);
 
 #endif

@@ -96,7 +96,17 @@ function readStream(raw, kinds, stream, [name, engine], rank) {
   return Object.assign(s, {stream, name, engine, rank, met, kind: raw.kind.map(k => kinds[k]), mb: Int32Array.from(raw.mb), layer: Int32Array.from(raw.layer)});
 }
 
+// A column that is a number is that of the rank with this number.
+function unshare(ranks) {
+  const own = (columns, of) => { for (const key in columns) if (typeof columns[key] === 'number') columns[key] = of(ranks[columns[key]])[key]; };
+  for (const r of ranks) {
+    r.streams.forEach((s, k) => own(s, other => other.streams[k]));
+    if (r.memory) own(r.memory, other => other.memory);
+  }
+}
+
 function readTrace(raw) {
+  unshare(raw.ranks);
   const kinds = raw.kinds.map(readKind);
   const ranks = raw.ranks.map(r => ({
     ...r, streams: r.streams.map((s, k) => readStream(s, kinds, k, raw.streams[k], r.rank)),
@@ -119,7 +129,7 @@ function readData() {
   data.runs.forEach((r, i) => {
     r.label = short[i];
     r.index = i;
-    if (r.trace) r.trace = readTrace(r.trace);
+    if (r.trace) r.trace = readTrace(unpack(r.trace));
   });
   return data;
 }

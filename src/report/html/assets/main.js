@@ -11,7 +11,7 @@ function tiles(run) {
   return el('dl', {class: 'tiles'},
     s.tokens_per_s > 0 && tile('Speed', digits(s.tokens_per_s) + ' tok/s', s.simulated ? 'simulated' : 'median over steps'),
     step && tile('Step', time(step), run.sizes.tokens.toLocaleString('en') + ' tokens'),
-    s.hidden_share != null && tile('Hidden', percent(s.hidden_share), 'of rank 0’s communication'),
+    s.hidden_share != null && tile('Hidden', percent(s.hidden_share), s.simulated ? 'of communication, mean over all ranks' : 'of rank 0’s communication'),
     s.loss != null && tile('Loss', s.loss.toFixed(4), s.val_loss != null ? 'validation ' + s.val_loss.toFixed(4) : 'of the last step'),
     used && tile('Memory', bytes(s.slab_planned_bytes || used), s.simulated ? 'most of any rank' : used === s.slab_planned_bytes ? 'planned and used, rank 0' : `planned, rank 0; ${bytes(used)} used`));
 }
@@ -59,10 +59,9 @@ function runSections(run) {
   ];
 }
 
-// What differs between the runs, and what came out, beside the first sequential run's; without one, the first run's.
-function compare(runs) {
+// What differs between the runs, and what came out, beside that of the run they are compared with.
+function compare(runs, base) {
   const fact = (r, label) => { const f = (r.facts || []).find(f => f[0] === label); return f ? factOf(r, ...f) : '–'; };
-  const base = runs.find(r => fact(r, 'strategy') === 'sequential') || runs[0];
   const differing = [...new Set(runs.flatMap(r => (r.facts || []).map(f => f[0])))].filter(l => new Set(runs.map(r => fact(r, l))).size > 1);
   const value = (r, key) => r.summary && r.summary[key] != null ? r.summary[key] : null;
   const number = (key, format, versus) => runs.map(r => value(r, key) == null ? '–' : format(value(r, key)) +
@@ -72,7 +71,7 @@ function compare(runs) {
   const points = (x, first) => signed(x - first, (100 * Math.abs(x - first)).toFixed(1) + ' points');
   const differs = (x, first) => x === first ? 'the same' : signed(x - first, Math.abs(x - first).toPrecision(2));
   const speedUp = r => value(r, 'tokens_per_s') && value(base, 'tokens_per_s') && r !== base ? (r.summary.tokens_per_s / base.summary.tokens_per_s).toFixed(2) + ' times' : '–';
-  return section('compare', 'Side by side', null, table(['', ...runs.map(r => r.label)], [...differing.map(l => [l, ...runs.map(r => fact(r, l))]),
+  return section('compare', 'Side by side', `Compared with ${base.label}; dhelix report --baseline RUN takes another.`, table(['', ...runs.map(r => r.label)], [...differing.map(l => [l, ...runs.map(r => fact(r, l))]),
     ['tokens per second', ...number('tokens_per_s', digits)], [`speed-up over ${base.label}`, ...runs.map(speedUp)], ['step', ...runs.map(r => stepNs(r) ? time(stepNs(r)) : '–')],
     ['communication hidden', ...number('hidden_share', percent, points)], ['loss', ...number('loss', x => x.toFixed(4), differs)],
     ['memory planned, rank 0', ...number('slab_planned_bytes', bytes, part)]]));
@@ -89,7 +88,7 @@ function timelines(runs) {
 // Over which steps the bars of "where the time went" are means.
 function meanOver(runs) {
   const simulated = runs.filter(r => r.summary && r.summary.simulated).length;
-  return (simulated === runs.length ? 'The simulated step' : 'Mean over the steps but the first' + (simulated ? ' (where simulated, of the one step)' : '')) + ', on rank 0; the whole bar is the step.';
+  return (simulated === runs.length ? 'The simulated step, mean over all ranks' : 'Mean over the steps but the first, on rank 0' + (simulated ? ' (where simulated, of the one step over all ranks)' : '')) + '; the whole bar is the step.';
 }
 
 function build() {
@@ -105,7 +104,7 @@ function build() {
   document.getElementById('top').append(el('div', {class: 'bar'}, el('div', {}, el('p', {class: 'kicker'}, 'dhelix report'), el('h1', {}, many ? `${runs.length} runs` : runs[0].name)), toggle));
   document.getElementById('page').append(...[
     el('nav', {'aria-label': 'Sections'}, Object.keys(links).map(id => el('a', {href: '#' + id}, links[id]))),
-    ...plain ? [!many && head] : [many ? compare(runs) : head, keyHelp(),
+    ...plain ? [!many && head] : [many ? compare(runs, runs[data.baseline]) : head, keyHelp(),
       section('time', 'Where the time of a step went', meanOver(runs), whereTimeWent(runs)),
       section('training', 'Training', null, trainingPart(runs)), many && timelines(runs)], many && section('run', 'One run', null, el('div', {class: 'tools'}, el('label', {}, 'Run', choice)), head), box,
     el('footer', {}, `Written by dhelix ${data.version} from ${runs.map(r => r.name).join(', ')}. This file is complete: it loads nothing.`)].filter(Boolean));

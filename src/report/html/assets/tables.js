@@ -14,7 +14,7 @@ function splitBars(rows) {
     tableBelow('Numbers', () => table(['milliseconds', ...rows.map(r => r.name)], used.map(key => [parts[key], ...rows.map(r => digits(r.ms[key], 4))])))];
 }
 
-// The mean step of rank 0, from the summary.
+// The mean step of rank 0, or of all simulated ranks, from the summary.
 function whereTimeWent(runs) {
   const rows = runs.filter(r => r.summary && r.summary.times).map(({label, summary: {times: t, steps, hidden_share}}) => {
     const waits = {bubble: t.bubble_ms || 0, partners: t.partners_ms || 0};
