@@ -43,6 +43,11 @@ for family in qwen2 qwen3 qwen3_moe phi3 mistral olmo2 smollm3 gemma2 gemma3 dee
         cmp "$tmp/$family/generation_config.json" "$tmp/$family.out/generation_config.json"
 done
 
+# A text that is shorter than a sample says what to change; the model's length is as long as a sample can be.
+fails 1 'give more text, or a shorter length (train.seq_len; --seq of eval)' \
+    "$dhelix" eval "$tmp/qwen2" --data "$tmp/text" --seq 64
+ok "$dhelix" eval "$tmp/qwen2" --data "$tmp/text" --seq 16
+
 # What was trained here with a tokenizer of its own names its ids as well.
 ok "$dhelix" tokenize examples/data/tinyshakespeare.txt --train-bpe 300 -o "$tmp/own"
 cat >"$tmp/own.yaml" <<EOF
