@@ -105,7 +105,7 @@ typedef struct dh_link {
 
 typedef struct dh_arena dh_arena; /* memory that is freed at once, with what owns it */
 
-/* Values that dh_job_check gave to settings left to "auto"; 0: the setting was given, or is open. */
+/* Values that dh_job_check gave to settings left to "auto"; 0: the setting was given or is open. */
 typedef struct dh_job_derived {
     int64_t ranks, dp, nodes, ranks_per_node, micro_batch, seq_len;
     bool stale; /* dh_job_set was called since: they are derived anew */
@@ -253,8 +253,8 @@ DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_
 /* Derives settings left to "auto" (dp, ranks, micro_batch, seq_len, nodes, ranks_per_node; 0 in the
  * struct) and checks all combinations, as loading does. Call it after the last dh_job_set. Callers
  * that change the struct itself first set values to 0 that shall be derived anew. The message names
- * the setting to change and values that would be right. Vocabulary rule: shards over tp hold ceil(V / tp) rows, the last
- * one fewer; there are no padding rows.
+ * the setting to change and values that would be right. Vocabulary rule: shards over tp hold
+ * ceil(V / tp) rows, the last one fewer; there are no padding rows.
  * errors    DH_EINVAL; the job may then be partly derived */
 DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
 /* Whether it has times of stages instead of a model. */

@@ -23,8 +23,8 @@ extern "C" {
 
 typedef struct dh_report_options {
     int64_t max_ranks; /* ranks of a run whose traces are shown, spread evenly; 0: 64 */
-    /* Run with which the others are compared, as it stands among runs, or the last part of its path.
-     * NULL: the first run whose strategy is sequential, else the first */
+    /* Run with which the others are compared, as it stands among runs, or the end of its path.
+     * NULL: the first run whose strategy is sequential, else the first. */
     const char *baseline;
 } dh_report_options;
 

@@ -92,8 +92,8 @@ dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_c
 /* cmd_list.c: what a list has in its first column, a blank behind each. name: of
  * one that there is; NULL: the lists there are. */
 void dh_cli_list_words(const char *name, dh_str *out);
-/* What a name is, of a strategy, schedule, cluster, system, model or policy, in any case, and how to
- * set it. Returns their number. */
+/* Prints what a name of a strategy, schedule, cluster, system, model or policy is and how to set it.
+ * Upper and lower case are the same. Returns the number of such names. */
 size_t dh_cli_help_named(const char *name, dh_str *out);
 
 /* ---- options.c ------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* A job as a person would write it: what differs from the defaults and from the model's source, with
- * paths from the file's folder. */
+/* A job as a person would write it: what differs from the defaults and from the model's source. Its
+ * paths start at the file's folder. */
 #include "settings.h"
 
 #include <limits.h>

@@ -92,7 +92,7 @@ bool dh_setting_has_alias(const dh_setting *setting, const char *word);
 /* What a value of a setting is called here, for people, where another project's word is given:
  * "parallel.schedule", "ScheduleZBVZeroBubble". NULL: unknown. */
 const char *dh_foreign_value(const char *setting, const char *word);
-/* The same for a word of any kind. setting: that whose value it is; NULL: it is a setting itself. */
+/* The same for a word of any kind. setting: whose value it is; NULL: it is a setting itself. */
 const char *dh_foreign_word(const char *word, const char **setting);
 /* The preset that a name of Hugging Face's hub, without its owner, stands for: the longest that it
  * contains, else the nearest. NULL: none. */
@@ -137,8 +137,8 @@ char *dh_job_join_path(dh_job *job, const char *base_dir, const char *path);
 /* Make every relative path of the job start at dir. */
 dh_status dh_job_anchor_paths(dh_ctx *ctx, dh_job *job, const char *dir);
 
-/* Make every path of the job, all of which are absolute, start at dir, but where they share no folder
- * with it. */
+/* Makes every path of the job start at dir, except paths that share no folder with it. All of them
+ * are absolute before. */
 dh_status dh_job_relate_paths(dh_ctx *ctx, dh_job *job, const char *dir);
 /* A path from a folder, both absolute: "../data/x.txt". NULL: out of memory */
 char *dh_job_path_from(dh_arena *arena, const char *dir, const char *path);

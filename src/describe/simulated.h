@@ -27,7 +27,7 @@ typedef struct dh_simulated_list {
     const dh_job *job;         /* its vocabulary known, its strategy as it was given */
     const dh_cluster *cluster; /* NULL: this machine */
     double peak_flops_per_s;   /* of a device; 0: not known */
-    /* [n]: the job as it was given, where there are others; then for each schedule every strategy */
+    /* [n]: the job as given, where there are others; then every strategy of each schedule */
     dh_simulated *at;
     size_t n;
     /* Different ones of all rows; n_schedules 0: none asked for. */
@@ -42,7 +42,7 @@ typedef struct dh_simulated_how {
     dh_train_simulation simulation;
 } dh_simulated_how;
 
-/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. With
+/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. Of
  * several rows the job as it was given comes first; where its strategy is auto, the first of all
  * strategies with the job's schedule.
  * out       caller frees with dh_simulated_fini, also after a failure */
