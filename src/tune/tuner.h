@@ -312,8 +312,8 @@ typedef struct tuner {
     dh_system_job heeded[2][DH_N_TUNE_RECOMPUTE];     /* inputs of each; equal inputs share costs */
     const dh_costs *costs_own[2]; /* without a cluster: the same, of the current mesh */
     dh_tune_config own;           /* the job's values, for fixed dimensions */
-    char *own_split; /* empty: even, or with splits the shortest when simulated */
-    bool splits;     /* the job's is "auto" */
+    char *own_split;              /* empty: even, or with splits the shortest when simulated */
+    bool splits;                  /* the job's is "auto" */
     bool *strategy_wanted, *schedule_wanted; /* by row; borrowed, as are the next two */
     /* Values to try, in turn; of the last three -1 alone: as the job has it. */
     tune_numbers zeros, buckets, sequences, fusions, posts;
