@@ -257,6 +257,8 @@ static json_t *system_doc(const dh_system *system)
         dh_str_printf(&text, "%s%s", before, dh_trait_name((dh_trait)i));
         before = ", ";
     }
+    if (system->host_ns > 0)
+        dh_str_printf(&text, "%shost %g us a kernel", before, system->host_ns * 1e-3);
     if (*system->source) dh_str_printf(&text, " (%s)", system->source);
     return dh_json_of_text(&text);
 }

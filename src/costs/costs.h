@@ -35,6 +35,22 @@ typedef struct dh_op_rates {
     dh_pair_source source;
 } dh_op_rates;
 
+/* How the host issues an operator. */
+typedef struct dh_issue {
+    double n_kernels; /* that it launches one after another */
+    bool waits;       /* it issues nothing more until the operator has ended */
+} dh_issue;
+
+typedef struct dh_issuer {
+    dh_issue (*ask)(const void *self, const dh_cost_op *op); /* NULL: one kernel, no wait */
+    const void *self;
+} dh_issuer;
+
+static inline dh_issue dh_issue_of(const dh_issuer *issuer, const dh_cost_op *op)
+{
+    return issuer->ask ? issuer->ask(issuer->self, op) : (dh_issue){.n_kernels = 1};
+}
+
 typedef struct dh_costs {
     const char *name; /* for people: "estimates", "profile FILE", "cluster a800" */
     /* Alone on its stream, its partners there and its data ready. A send and its receive
@@ -44,11 +60,12 @@ typedef struct dh_costs {
     /* From the end of the last instruction waited for to an instruction's start: the next of
      * the same stream, and one that waits for another stream. */
     double launch_ns, event_ns;
-    /* Time of the host to issue an instruction. The host issues them one after another in the
-     * program's order, ahead of the device where the device is slower. Simulated steps include it;
-     * orders and estimates do not. */
+    /* Time of the host to issue a kernel; 0: the host is never late. The host issues instructions
+     * one after another in the program's order, ahead of the device where the device is slower.
+     * Simulated steps include it; orders and estimates do not. */
     double host_ns;
-    uint64_t id; /* differs where a profile's content does; 0 without one */
+    dh_issuer issuer; /* kernels of an instruction, and whether the host waits for it */
+    uint64_t id;      /* differs where a profile's content does; 0 without one */
     const void *self;
 } dh_costs;
 

@@ -6,6 +6,7 @@
 
 #include "config/settings.h"
 #include "costs/cluster_ops.h"
+#include "costs/launches.h"
 
 static const char *const trait_names[] = {
 #define X(id, name, doc) name,
@@ -29,6 +30,10 @@ const char *dh_trait_doc(dh_trait trait)
 }
 
 /* ---- rows --------------------------------------------------------------------------------- */
+
+/* Calibrated: vtrain_single, its rows of 12 and 20 layers: what a host takes to launch a kernel from
+ * a module's forward. A layer of a forward, a recomputation and a backward so takes 3 ms. */
+#define TORCH_HOST_NS 62e3
 
 #define HAS(trait) (1U << DH_TRAIT_##trait)
 #define MEGATRON_V1                                                                                \
@@ -66,6 +71,16 @@ static const dh_system systems[] = {
             "(intra-batch)",
      .source = "MegaScale (arXiv 2402.15627), 3.2; ZeRO-2: 2.1",
      .traits = MEGATRON_CORE | HAS(SHARDED_GRADIENTS)},
+    {.name = "deepspeed",
+     .doc = "DeepSpeed with Megatron-LM's layers (Megatron-DeepSpeed), 2021 to 2023: issued "
+            "kernel by kernel, gradients in half precision",
+     .source = "Megatron-DeepSpeed, megatron/model/transformer.py, core/tensor_parallel/layers.py "
+               "(reductions beside weight gradients) and cross_entropy.py; DeepSpeed reduces "
+               "gradients in the type of the model; the host's time, and that it waits for losses, "
+               "are inferred from vtrain-node",
+     .host_ns = TORCH_HOST_NS,
+     .traits = MEGATRON_V1 | HAS(FLOAT_LOSS) | HAS(TORCH_KERNELS) | HAS(HALF_GRADIENTS) |
+               HAS(LOSS_WAITS)},
     {.name = "composer",
      .doc = "MosaicML's Composer with FSDP, 2023: blocks not compiled, fused LayerNorm",
      .source = "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "
@@ -212,6 +227,35 @@ static double split_transfer_ns(const system_costs *c, const dh_cost_op *op)
     const double part = bytes / (double)op->mesh->tp;
     return dh_cluster_collective(&c->cluster, op->op->type, part, stages).ns +
            dh_cluster_collective(&c->cluster, DH_OP_ALL_GATHER, bytes, inside).ns;
+}
+
+static bool reduces_gradients(const dh_op *op)
+{
+    static const bool is_of_data[DH_N_GROUPS] = {
+        [DH_GROUP_DP] = true,     [DH_GROUP_EDP] = true,          [DH_GROUP_DP_CP] = true,
+        [DH_GROUP_EDP_CP] = true, [DH_GROUP_DP_CP_COPIES] = true, [DH_GROUP_EDP_CP_COPIES] = true,
+        [DH_GROUP_EMBED] = true};
+    return communicates(op) && is_of_data[dh_group_whole((dh_group_kind)op->group)];
+}
+
+/* Gradients that are float32 here and half as long in a system. What one node holds and what
+ * several do is the group's. */
+static bool reduces_halves(const system_costs *c, const dh_cost_op *op)
+{
+    return dh_system_has(&c->system, DH_TRAIT_HALF_GRADIENTS) && reduces_gradients(op->op) &&
+           op->op->group != DH_GROUP_EMBED && moved_by(op)->dtype == DH_F32;
+}
+
+static double halves_ns(const system_costs *c, const dh_cost_op *op)
+{
+    const dh_group_kind group = (dh_group_kind)op->op->group;
+    const dh_cluster_span span = dh_cluster_span_of(&c->cluster, op->mesh, group, op->rank);
+    const dh_tensor *t = op->graph->tensors.at;
+    double bytes = 0;
+    const uint32_t ends[] = {op->op->in[0], op->op->out[0]};
+    for (int i = 0; i < 2; i++)
+        if (ends[i] != DH_NONE) bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&t[ends[i]]));
+    return dh_cluster_collective(&c->cluster, op->op->type, bytes / 2, span).ns;
 }
 
 /* Megatron-LM synchronises with the device after a batch of messages (p2p_communication.py), so
@@ -393,6 +437,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     if (dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0)
         t.ns = part_ns(c, op);
     if (dh_system_has(&c->system, DH_TRAIT_SUMMED_ONCE)) t.ns *= one_pass_share(op);
+    if (reduces_halves(c, op)) t.ns = halves_ns(c, op);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_torch_ring(c, op->op)) t.ns *= TORCH_RINGS_FACTOR;
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
@@ -408,11 +453,35 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
         if (gathers_rounded(c, op)) t.ns = rounded_gather_ns(c, op);
     }
     if (dh_system_has(&c->system, DH_TRAIT_EAGER)) t.ns *= eager_factor(op->op);
-    if (op->op->type == DH_OP_RECV && dh_system_has(&c->system, DH_TRAIT_HOST_WAITS))
+    if (op->op->type == DH_OP_RECV && dh_system_has(&c->system, DH_TRAIT_HOST_WAITS) &&
+        c->costs.host_ns <= 0)
         t.ns += HOST_RESUME_NS;
     if (op->op->type == DH_OP_ADAMW && dh_system_has(&c->system, DH_TRAIT_UNFUSED_OPTIMIZER))
         t.ns += optimizer_passes_ns(c, op);
     return t;
+}
+
+/* ---- what the host issues ---- */
+
+static bool host_waits_for(const system_costs *c, const dh_op *op)
+{
+    if (is_transfer(op)) return dh_system_has(&c->system, DH_TRAIT_HOST_WAITS);
+    return op->type == DH_OP_LOSS && dh_system_has(&c->system, DH_TRAIT_LOSS_WAITS);
+}
+
+static double n_launches(const system_costs *c, const dh_cost_op *op)
+{
+    if (dh_system_has(&c->system, DH_TRAIT_CAPTURED) && op->graph->kind == DH_BLOCK_LAYER)
+        return op->op == &op->graph->ops.at[0];
+    if (!dh_system_has(&c->system, DH_TRAIT_TORCH_KERNELS)) return 1;
+    return dh_torch_launches(op, c->cluster.attention != DH_ATTENTION_BLOCKWISE,
+                             dh_system_has(&c->system, DH_TRAIT_EAGER));
+}
+
+static dh_issue issue_of(const void *self, const dh_cost_op *op)
+{
+    const system_costs *c = self;
+    return (dh_issue){.n_kernels = n_launches(c, op), .waits = host_waits_for(c, op->op)};
 }
 
 /* ---- what runs beside what ------------------------------------------------------------------ */
@@ -423,15 +492,6 @@ static bool is_across_gradients(const dh_op *a, const dh_op *b)
 {
     return a->group == DH_GROUP_TP && a->phase != DH_PHASE_F && b->phase != DH_PHASE_F &&
            a->phase != b->phase;
-}
-
-static bool reduces_gradients(const dh_op *op)
-{
-    static const bool is_of_data[DH_N_GROUPS] = {
-        [DH_GROUP_DP] = true,     [DH_GROUP_EDP] = true,          [DH_GROUP_DP_CP] = true,
-        [DH_GROUP_EDP_CP] = true, [DH_GROUP_DP_CP_COPIES] = true, [DH_GROUP_EDP_CP_COPIES] = true,
-        [DH_GROUP_EMBED] = true};
-    return communicates(op) && is_of_data[dh_group_whole((dh_group_kind)op->group)];
 }
 
 /* Whether computation b stands still while communication a runs. */
@@ -544,6 +604,8 @@ dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
     own->costs = *plain;
     own->costs.name = dh_arena_printf(arena, "%s, system %s", plain->name, system->name);
     if (!own->costs.name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
+    own->costs.issuer = (dh_issuer){issue_of, own};
+    if (own->costs.host_ns <= 0) own->costs.host_ns = system->host_ns;
     own->costs.solo = solo;
     own->costs.beside = beside;
     own->costs.self = own;

@@ -38,7 +38,14 @@ extern "C" {
       "the half-precision copy is made by another one, 4 bytes")                                   \
     X(HOST_WAITS, "host-waits",                                                                    \
       "the host waits for what a rank receives from another stage before it issues what follows, " \
-      "which starts 150 us later")                                                                 \
+      "which starts 150 us later, or in a system with a host time as late as the host issues it")  \
+    X(LOSS_WAITS, "loss-waits",                                                                    \
+      "the host waits for the loss of every micro-batch before it issues what follows")            \
+    X(TORCH_KERNELS, "torch-kernels",                                                              \
+      "the host issues kernels as PyTorch launches them, several for an operator, those of "       \
+      "gradients four times as fast; without it, an operator is one kernel")                       \
+    X(CAPTURED, "captured",                                                                        \
+      "a layer's forward and its backward are CUDA graphs: the host issues each as one kernel")    \
     X(SECOND_PRODUCTS, "second-products",                                                          \
       "train.recompute=selective makes every second product of a layer again as well")             \
     X(FLOAT_LOSS, "float-loss",                                                                    \
@@ -49,7 +56,8 @@ extern "C" {
     X(MASKS, "masks", "the forward keeps a byte for each element that dropout was applied to")     \
     X(SHARDED_GRADIENTS, "sharded-gradients",                                                      \
       "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
-    X(HALF_GRADIENTS, "half-gradients", "gradients are kept in half precision")                    \
+    X(HALF_GRADIENTS, "half-gradients",                                                            \
+      "gradients are kept in half precision, and reduced over data-parallel ranks in it")          \
     X(FIRST_FLASH, "first-flash",                                                                  \
       "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
       "of the speed")                                                                              \
@@ -87,6 +95,7 @@ typedef struct dh_system {
     const char *name, *doc;
     const char *source; /* where its traits are said, or measured; "" of ours */
     unsigned traits;    /* 1 << dh_trait */
+    double host_ns; /* of the host to issue a kernel, unless the cluster says (launch.host_us) */
 } dh_system;
 
 static inline bool dh_system_has(const dh_system *system, dh_trait trait)

@@ -35,6 +35,39 @@ static dh_status add_node(machine *m, id_list *list, bool *is_in, uint32_t node)
     return dh_vec_push(list, node) ? DH_OK : no_memory(m);
 }
 
+/* ---- the host: what it has issued ------------------------------------------------------------ */
+
+static const dh_sim_host *host_of(const machine *m, uint32_t node)
+{
+    return &m->node[node].costs->host;
+}
+
+/* When the host begins to issue an instruction, all that it waits for before being over. */
+static int64_t issue_ns(const machine *m, uint32_t node, uint32_t instr)
+{
+    const int64_t *issued = host_of(m, node)->issued_ns;
+    const host_clock *clock = &m->hosts[node];
+    return issued ? clock->ns + issued[instr] - issued[clock->from] : 0;
+}
+
+/* The host waits for something that comes before the instruction. */
+static bool host_is_held(const machine *m, uint32_t node, uint32_t instr)
+{
+    const dh_sim_host *host = host_of(m, node);
+    const uint32_t n = m->hosts[node].n_waited;
+    return n < host->n_waits && host->waits[n] < instr;
+}
+
+static void let_host_go_on(machine *m, uint32_t node, uint32_t instr, int64_t now)
+{
+    const dh_sim_host *host = host_of(m, node);
+    host_clock *clock = &m->hosts[node];
+    if (clock->n_waited == host->n_waits || host->waits[clock->n_waited] != instr) return;
+    clock->ns = DH_MAX(now, issue_ns(m, node, instr + 1));
+    clock->from = instr + 1;
+    clock->n_waited++;
+}
+
 /* ---- tasks: what runs ----------------------------------------------------------------------- */
 
 /* The next part of what runs on a stream of a node is complete. */
@@ -70,6 +103,7 @@ static dh_status finish(machine *m, task *t, int stream, int64_t now)
         l->state = LANE_IDLE;
         l->started = true;
         l->last_end_ns = now;
+        let_host_go_on(m, node, l->instr, now);
         dh_replay_step(&m->replay[node], stream);
         DH_TRY(add_node(m, &m->able, m->is_able, node));
         DH_TRY(add_node(m, &m->shifted, m->is_shifted, node));
@@ -233,7 +267,7 @@ static int64_t start_of(const machine *m, uint32_t id)
     const lane *l = &m->lanes[id];
     const dh_instr *i = &p->instrs.at[l->instr];
     int64_t start = l->started ? l->last_end_ns + (int64_t)llround(costs->launch_ns) : 0;
-    start = DH_MAX(start, (int64_t)llround(costs->host_ns * (double)l->instr));
+    start = DH_MAX(start, issue_ns(m, node, l->instr));
     for (uint32_t w = 0; w < i->n_waits; w++) {
         const int64_t end = dh_wait_end_ns(p, m->node[node].spans, p->waits.at[i->wait0 + w]);
         start = DH_MAX(start, end + (int64_t)llround(costs->event_ns));
@@ -249,6 +283,7 @@ static dh_status advance(machine *m, uint32_t node, int64_t now)
         if (l->state != LANE_IDLE) continue;
         l->instr = dh_replay_head(r, s);
         if (l->instr == DH_NONE || dh_replay_blocker(r, s) != DH_NONE) continue;
+        if (host_is_held(m, node, l->instr)) continue;
         const uint32_t id = lane_of(node, s);
         const int64_t start = start_of(m, id);
         if (start > now) {
@@ -330,11 +365,12 @@ static dh_status init(machine *m)
     m->replay = calloc(n, sizeof *m->replay);
     m->lanes = calloc(n * DH_N_STREAM, sizeof *m->lanes);
     m->tasks = calloc(n * DH_N_STREAM, sizeof *m->tasks);
+    m->hosts = calloc(n, sizeof *m->hosts);
     m->meetings = calloc(n * DH_N_GROUPS, sizeof *m->meetings);
     m->is_able = calloc(n, sizeof *m->is_able);
     m->is_shifted = calloc(n, sizeof *m->is_shifted);
-    if (!m->arena || !m->replay || !m->lanes || !m->tasks || !m->meetings || !m->is_able ||
-        !m->is_shifted)
+    if (!m->arena || !m->replay || !m->lanes || !m->tasks || !m->hosts || !m->meetings ||
+        !m->is_able || !m->is_shifted)
         return no_memory(m);
     for (uint32_t k = 0; k < n; k++)
         DH_TRY(dh_replay_init(m->ctx, &m->replay[k], program_of(m, k)));
@@ -348,6 +384,7 @@ static void fini(machine *m)
     free(m->replay);
     free(m->lanes);
     free(m->tasks);
+    free(m->hosts);
     free(m->meetings);
     free(m->is_able);
     free(m->is_shifted);

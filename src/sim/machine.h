@@ -45,6 +45,12 @@ typedef struct meeting {
     uint32_t stream;
 } meeting;
 
+/* Where the host of a node stands: it begins to issue instruction `from` at ns. */
+typedef struct host_clock {
+    int64_t ns;
+    uint32_t from, n_waited; /* waits of its program that are over */
+} host_clock;
+
 typedef DH_VEC(uint32_t) id_list;
 
 typedef struct machine {
@@ -56,6 +62,7 @@ typedef struct machine {
     dh_replay *replay;                /* by node */
     lane *lanes;                      /* by lane */
     task *tasks;                      /* by lane */
+    host_clock *hosts;                /* by node */
     meeting *meetings;                /* [DH_N_GROUPS][nodes], by a group's first node */
     dh_sim_heap heap;
     id_list able;               /* nodes whose streams may go on; a stack */

@@ -44,6 +44,50 @@ static dh_status ask_solo(dh_ctx *ctx, dh_sim_op_costs *c)
     return DH_OK;
 }
 
+/* ---- the host ---------------------------------------------------------------------------- */
+
+static dh_status ask_issues(dh_ctx *ctx, dh_sim_op_costs *c, dh_issue *issues)
+{
+    for (uint32_t g = 0; g < c->program->graphs.n; g++)
+        for (uint32_t i = 0; i < c->program->graphs.at[g]->ops.n; i++) {
+            const dh_cost_op op = cost_op(c, g, i);
+            const dh_issue issue = dh_issue_of(&c->costs->issuer, &op);
+            if (!(issue.n_kernels >= 0 && issue.n_kernels < 1e6))
+                return dh_fail(ctx, DH_EINVAL, "%s: %s is %g kernels; 0 to a million are sensible",
+                               c->costs->name, dh_op_info_of(op.op->type)->name, issue.n_kernels);
+            issues[c->first[g] + i] = issue;
+        }
+    return DH_OK;
+}
+
+static dh_status add_up_issues(dh_ctx *ctx, dh_sim_op_costs *c, const dh_issue *issues)
+{
+    const size_t n = c->program->instrs.n;
+    double n_kernels = 0;
+    c->host.issued_ns = malloc((n + 1) * sizeof *c->host.issued_ns);
+    c->host.waits = malloc((n + 1) * sizeof *c->host.waits);
+    if (!c->host.issued_ns || !c->host.waits) return no_memory(ctx);
+    for (size_t i = 0; i < n; i++) {
+        const dh_issue *issue = &issues[dh_sim_kind(c, &c->program->instrs.at[i])];
+        c->host.issued_ns[i] = llround(c->costs->host_ns * n_kernels);
+        n_kernels += issue->n_kernels;
+        if (issue->waits) c->host.waits[c->host.n_waits++] = (uint32_t)i;
+    }
+    c->host.issued_ns[n] = llround(c->costs->host_ns * n_kernels);
+    return DH_OK;
+}
+
+static dh_status ask_host(dh_ctx *ctx, dh_sim_op_costs *c)
+{
+    if (c->costs->host_ns <= 0) return DH_OK;
+    dh_issue *issues = calloc(c->n_kinds + 1, sizeof *issues);
+    if (!issues) return no_memory(ctx);
+    dh_status st = ask_issues(ctx, c, issues);
+    if (st == DH_OK) st = add_up_issues(ctx, c, issues);
+    free(issues);
+    return st;
+}
+
 dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
                                const dh_program *program)
 {
@@ -57,7 +101,9 @@ dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *
         c->n_kinds += (uint32_t)program->graphs.at[g]->ops.n;
     }
     c->solo = calloc(c->n_kinds + 1, sizeof *c->solo);
-    return c->solo ? ask_solo(ctx, c) : no_memory(ctx);
+    if (!c->solo) return no_memory(ctx);
+    DH_TRY(ask_solo(ctx, c));
+    return ask_host(ctx, c);
 }
 
 void dh_sim_op_costs_fini(dh_sim_op_costs *c)
@@ -65,6 +111,8 @@ void dh_sim_op_costs_fini(dh_sim_op_costs *c)
     free(c->first);
     free(c->solo);
     free(c->pairs);
+    free(c->host.issued_ns);
+    free(c->host.waits);
     *c = (dh_sim_op_costs){0};
 }
 

@@ -20,6 +20,13 @@ typedef struct dh_sim_pair {
     double rate_a, rate_b;
 } dh_sim_pair;
 
+/* When the host issues a program's instructions, in the program's order. */
+typedef struct dh_sim_host {
+    int64_t *issued_ns; /* [n_instrs + 1] until instruction i, without waiting; NULL: never late */
+    uint32_t *waits;    /* [n_waits] instructions that the host waits for, ascending */
+    size_t n_waits;
+} dh_sim_host;
+
 /* Of one program. A kind is an operator of one of its graphs: all blocks and
  * micro-batches that share a graph share its costs. */
 typedef struct dh_sim_op_costs {
@@ -30,6 +37,7 @@ typedef struct dh_sim_op_costs {
     dh_op_time *solo;   /* by kind */
     dh_sim_pair *pairs; /* open addressing; n_places a power of two */
     size_t n_pairs, n_places;
+    dh_sim_host host;
 } dh_sim_op_costs;
 
 /* Borrows both. Free with dh_sim_op_costs_fini, also after a failure.

@@ -5,6 +5,8 @@
  *   start          Every rank runs its streams, each in order. An instruction starts when the one
  *                  before it on its stream and all instructions that it waits for have ended,
  *                  launch_ns and event_ns later (costs.h).
+ *   host           Where the host takes time for a kernel (host_ns), an instruction also waits until
+ *                  the host has issued all before it, and the host for what it is to wait for.
  *   communication  It waits until all its partners have arrived, and slows nothing down meanwhile.
  *                  It then takes its solo time, the longest of its members' where these differ.
  *   speed          While instructions run on several streams of a rank, each progresses at the

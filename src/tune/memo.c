@@ -71,6 +71,7 @@ const dh_costs *tune_memo_init(tune_memo *memo, dh_arena *arena, const dh_costs 
                              .launch_ns = of->launch_ns,
                              .event_ns = of->event_ns,
                              .host_ns = of->host_ns,
+                             .issuer = of->issuer,
                              .id = of->id,
                              .self = memo};
     return &memo->costs;

@@ -103,7 +103,8 @@ typedef struct hand_case {
     size_t n[MAX_RANKS];
     step_row rows[MAX_RANKS][MAX_ROWS];
     int64_t bubble[MAX_RANKS];
-    double slow0; /* factor of rank 0's computations; 0: 1 */
+    double slow0;   /* factor of rank 0's computations; 0: 1 */
+    double host_ns; /* of a kernel, as slow_issue has them */
 } hand_case;
 
 #define FULL                                                                                       \
@@ -121,6 +122,14 @@ static void mock_ranks(dh_ctx *ctx, const hand_case *c, mock *mocks)
     for (int64_t r = 0; r < mesh.ranks; r++) mock_init(&mocks[r], &mesh, r, c->rows[r], c->n[r]);
 }
 
+/* A host that takes 100 ns for a kernel: gathers are three, and it waits for rings. */
+static dh_issue slow_issue(const void *self, const dh_cost_op *op)
+{
+    (void)self;
+    return (dh_issue){.n_kernels = op->op->type == DH_OP_ALL_GATHER ? 3 : 1,
+                      .waits = op->op->type == DH_OP_RING_EXCHANGE};
+}
+
 static dh_sim *simulate_mocks(dh_ctx *ctx, const hand_case *c, const dh_sim_options *options,
                               const mock *mocks)
 {
@@ -132,6 +141,8 @@ static dh_sim *simulate_mocks(dh_ctx *ctx, const hand_case *c, const dh_sim_opti
                             .beside = table_rates,
                             .launch_ns = c->launch_ns,
                             .event_ns = c->event_ns,
+                            .host_ns = c->host_ns,
+                            .issuer = {slow_issue, NULL},
                             .self = c->rate};
     dh_sim *sim = NULL;
     const dh_status st = dh_simulate_programs(ctx, programs, n, &costs, options, &sim);
@@ -161,6 +172,7 @@ static const hand_case cases[] = {
        {GATHER, 60, NO, NO, 0, 0, 0, 120},
        {GEMM, 10, 1, NO, 0, 124, 124, 134}}},
      {0},
+     0,
      0},
     {"three streams: products of pairwise rates",
      /* [0,100): GEMM .5*.8 = .4, gather .5*1, ring .25*1: the gather's 50 are done.
@@ -177,6 +189,7 @@ static const hand_case cases[] = {
        {GATHER, 50, NO, NO, 0, 0, 0, 100},
        {RING, 85, NO, NO, 0, 0, 0, 310}}},
      {0},
+     0,
      0},
     {"waits across streams, launches and events",
      /* launch 3 after the stream's previous, event 7 after what is waited for */
@@ -193,6 +206,7 @@ static const hand_case cases[] = {
        {RING, 5, 1, 2, 0, 44, 44, 49},
        {GEMM, 10, 2, 3, 0, 56, 56, 66}}},
      {0},
+     0,
      0},
     {"partners meet, and who waits slows nobody down",
      /* rank 0 reaches the gather at 10, rank 1 at 40; from then on both GEMMs run at half
@@ -211,6 +225,7 @@ static const hand_case cases[] = {
        {GATHER, 40, 0, NO, 0, 40, 40, 80},
        {GEMM, 5, NO, NO, 0, 40, 40, 50}}},
      {0, 0},
+     0,
      0},
     {"a communication goes as its slowest member lets it",
      /* rank 0 computes beside it until 60 (rate 1/2), rank 1 does not */
@@ -224,6 +239,7 @@ static const hand_case cases[] = {
      {{{GEMM, 60, NO, NO, 0, 0, 0, 60}, {GATHER, 50, NO, NO, 0, 0, 0, 80}},
       {{GATHER, 50, NO, NO, 0, 0, 0, 80}}},
      {0, 0},
+     0,
      0},
     {"neither progresses beside the other: one after the other",
      {{1, 0, 1}, {-1, 1, 1}, {1, 1, 1}},
@@ -236,6 +252,7 @@ static const hand_case cases[] = {
      /* the gather stands still, and loses nothing, while the GEMM runs at full speed */
      {{{GEMM, 10, NO, NO, 0, 0, 0, 10}, {GATHER, 30, NO, NO, 0, 0, 0, 40}}},
      {0},
+     0,
      0},
     {"two stages, two micro-batches, transfers of 2",
      /* F 10, B 20. Stage 1 begins when the first activation is there and then waits for
@@ -265,6 +282,7 @@ static const hand_case cases[] = {
        {SEND, 2, 6, NO, 0, 76, 76, 78}}},
      /* stage 0: [20,42) before the first B, [64,76) before the second; stage 1: [0,10) */
      {34, 10},
+     0,
      0},
     {"a straggler: rank 0 computes at two thirds of its speed",
      FULL,
@@ -281,7 +299,8 @@ static const hand_case cases[] = {
        {GATHER, 10, 0, NO, 0, 20, 30, 40},
        {GEMM, 20, 1, NO, 0, 40, 40, 60}}},
      {0, 0},
-     1.5},
+     1.5,
+     0},
     {"instructions that take no time",
      FULL,
      0,
@@ -295,6 +314,7 @@ static const hand_case cases[] = {
        {RING, 5, 1, NO, 0, 0, 0, 5},
        {GEMM, 0, 2, NO, 0, 5, 5, 5}}},
      {0},
+     0,
      0},
 };
 
@@ -436,6 +456,26 @@ static void slow_links(void **state)
     expect_timeline(&c, &(dh_sim_options){.slow = &slow, .n_slow = 1});
 }
 
+/* Kernels are issued from 0, 100, 400 and 500 on; the ring ends at 1500, when the host goes on. */
+static void late_host(void **state)
+{
+    static const hand_case c = {.what = "late host",
+                                .rate = FULL,
+                                .tp = 1,
+                                .cp = 1,
+                                .pp = 1,
+                                .n = {6},
+                                .rows = {{{GEMM, 500, NO, NO, 0, 0, 0, 500},
+                                          {GATHER, 50, NO, NO, 0, 100, 100, 150},
+                                          {GEMM, 10, NO, NO, 0, 500, 500, 510},
+                                          {RING, 1000, NO, NO, 0, 500, 500, 1500},
+                                          {GEMM, 10, NO, NO, 0, 1500, 1500, 1510},
+                                          {GEMM, 10, NO, NO, 0, 1600, 1600, 1610}}},
+                                .host_ns = 100};
+    (void)state;
+    expect_timeline(&c, &(dh_sim_options){0});
+}
+
 /* Two ranks on one core: both at half speed until 40, when rank 0 has done its 20 and rank 1 20 of
  * its 40; that one then has the core alone. */
 static void shared_cores(void **state)
@@ -542,11 +582,10 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_hand),
-                                       cmocka_unit_test(in_parts_by_hand),
-                                       cmocka_unit_test(slow_links),
-                                       cmocka_unit_test(shared_cores),
-                                       cmocka_unit_test(programs_beside_each_other),
-                                       cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand),      cmocka_unit_test(in_parts_by_hand),
+        cmocka_unit_test(slow_links),   cmocka_unit_test(late_host),
+        cmocka_unit_test(shared_cores), cmocka_unit_test(programs_beside_each_other),
+        cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

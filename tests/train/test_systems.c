@@ -217,6 +217,35 @@ static void test_programs(void **state)
     assert_true(all > apart);
 }
 
+/* A host that is late decides a step of small layers; a cluster's host takes the place of the
+ * system's, and a captured layer is issued at once. */
+static void test_host(void **state)
+{
+    static const char tiny[] = "model: {family: gpt2, n_layers: 8, width: 256, n_heads: 4, vocab: "
+                               "8192, max_seq: 256}\ntrain: {dtype: bf16, seq_len: 256, batch: 8, "
+                               "micro_batch: 1, recompute: full}\n";
+    const double slow = step_ns(tiny, "deepspeed"), captured = step_ns(tiny, "deepspeed+captured");
+    const double layer = slow / (8 * 8); /* of a layer and micro-batch */
+    (void)state;
+    assert_true(layer > 2.5e6 && layer < 4.5e6);
+    assert_true(captured < 0.5 * slow && captured > step_ns(tiny, "megatron-2021"));
+    assert_true(step_ns(tiny, "megatron-2021+torch-kernels") == step_ns(tiny, "megatron-2021"));
+    assert_true(step_ns(tiny, "megatron-2021+loss-waits") == step_ns(tiny, "megatron-2021"));
+}
+
+/* Half as many bytes of gradients: a reduction of large ones takes half the time. */
+static void test_half_gradients(void **state)
+{
+    static const char text[] = GPT TRAIN "}\nparallel: {dp: 16, zero: 0, bucket_mb: 1000}\n";
+    dh_sim *whole = simulate(text, "dhelix"), *half = simulate(text, "dhelix+half-gradients");
+    const double of_whole = (double)whole->ranks[0].times.alone_ns;
+    const double of_half = (double)half->ranks[0].times.alone_ns;
+    (void)state;
+    assert_true(of_half > 0.5 * of_whole && of_half < 0.6 * of_whole);
+    dh_sim_destroy(whole);
+    dh_sim_destroy(half);
+}
+
 static void test_reading(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -257,7 +286,8 @@ int main(void)
         cmocka_unit_test(test_second_products),  cmocka_unit_test(test_programs),
         cmocka_unit_test(test_reading),          cmocka_unit_test(test_not_trained),
         cmocka_unit_test(test_hopper),           cmocka_unit_test(test_rounded_once),
-        cmocka_unit_test(test_weights_of_parts),
+        cmocka_unit_test(test_weights_of_parts), cmocka_unit_test(test_host),
+        cmocka_unit_test(test_half_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
