@@ -80,7 +80,7 @@ static const dh_system systems[] = {
                "are inferred from vtrain-node",
      .host_ns = TORCH_HOST_NS,
      .traits = MEGATRON_V1 | HAS(FLOAT_LOSS) | HAS(TORCH_KERNELS) | HAS(HALF_GRADIENTS) |
-               HAS(LOSS_WAITS)},
+               HAS(LOSS_WAITS) | HAS(MATRIX_COLLECTIVES)},
     {.name = "composer",
      .doc = "MosaicML's Composer with FSDP, 2023: blocks not compiled, fused LayerNorm",
      .source = "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "

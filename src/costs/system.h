@@ -58,6 +58,9 @@ extern "C" {
       "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
     X(HALF_GRADIENTS, "half-gradients",                                                            \
       "gradients are kept in half precision, and reduced over data-parallel ranks in it")          \
+    X(MATRIX_COLLECTIVES, "matrix-collectives",                                                    \
+      "zero 3: a block's parameters are gathered, and its gradients reduced, in as many messages " \
+      "as it has matrices, not in one")                                                            \
     X(FIRST_FLASH, "first-flash",                                                                  \
       "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
       "of the speed")                                                                              \

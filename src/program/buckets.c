@@ -27,6 +27,7 @@ static void add_weight(const dh_param *param, dh_weight *w)
     if (dh_param_is_matrix(param)) {
         w->matrix_bytes += n * (int64_t)sizeof(float);
         w->n_matrix += padded;
+        w->matrices++;
         return;
     }
     w->n_vector += padded;
@@ -60,7 +61,9 @@ static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const dh_weight 
 {
     const int64_t most = dh_reductions_bucket_bytes(r);
     const int64_t stepped = dh_recipe_is_fused(&r->spec->recipe) ? r->spec->recipe.fuse : 0;
-    const int64_t n = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
+    const bool apart = r->spec->recipe.by_matrix && r->spec->recipe.zero >= 3;
+    const int64_t least = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
+    const int64_t n = apart ? DH_MAX(least, w->matrices) : least;
     dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = n > 0 ? DH_MAX(n, stepped) : 0};
     dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, block));
     return f.n_piece ? (w->n_matrix + f.n_piece - 1) / f.n_piece : 1;

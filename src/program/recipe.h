@@ -68,6 +68,7 @@ typedef struct dh_recipe {
     dh_gathered between;     /* of ZeRO-3: what stays of a block between forward and backward */
     bool gathers_by_stage;   /* of ZeRO-3: for all micro-batches that follow each other through a
                               * virtual stage at once, not for each of them */
+    bool by_matrix;          /* of ZeRO-3: a message for each of a block's matrices, not for all */
     bool gathers_first;   /* ZeRO-1 and 2: what the optimizer updated is gathered at the beginning
                            * of the next step, beside its first forwards, not behind it */
     int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */

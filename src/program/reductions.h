@@ -56,6 +56,7 @@ dh_status dh_reductions_plan(dh_ctx *ctx, const dh_reducer *r, const uint32_t *c
  * of a stage must use the same sizes. */
 typedef struct dh_weight {
     int64_t n_bytes, matrix_bytes;
+    int64_t matrices;           /* how many */
     int64_t n_matrix, n_vector; /* elements in a flat, alignment included */
     int64_t n_replicated;       /* vector elements that all tensor-parallel ranks have */
     int64_t n_by_heads;         /* of them, those with gradients of own heads only */

@@ -17,6 +17,7 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 static void use_system(const dh_system *system, dh_recipe *recipe)
 {
     if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
+    recipe->by_matrix = dh_system_has(system, DH_TRAIT_MATRIX_COLLECTIVES);
     recipe->recompute = dh_recipe_recompute(system, recipe->recompute);
 }
 

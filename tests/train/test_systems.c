@@ -233,6 +233,27 @@ static void test_host(void **state)
     assert_true(step_ns(tiny, "megatron-2021+loss-waits") == step_ns(tiny, "megatron-2021"));
 }
 
+/* As many gathers and reductions of a layer as it has matrices: four. */
+static void test_matrix_collectives(void **state)
+{
+    static const char text[] = GPT TRAIN "}\nparallel: {dp: 16, zero: 3}\n";
+    size_t n[2] = {0, 0};
+    (void)state;
+    for (int apart = 0; apart < 2; apart++) {
+        dh_sim *sim = simulate(text, apart ? "dhelix+matrix-collectives" : "dhelix");
+        const dh_program *p = sim->ranks[0].program;
+        for (size_t i = 0; i < p->instrs.n; i++) {
+            const dh_instr *instr = &p->instrs.at[i];
+            const dh_op *op = dh_instr_op(p, instr);
+            n[apart] += op->type == DH_OP_ALL_GATHER && p->blocks.at[instr->block].layer == 1;
+        }
+        dh_sim_destroy(sim);
+    }
+    assert_int_equal(n[0], 2);
+    assert_int_equal(n[1], 8);
+    assert_true(step_ns(text, "dhelix+matrix-collectives") > step_ns(text, "dhelix"));
+}
+
 /* Half as many bytes of gradients: a reduction of large ones takes half the time. */
 static void test_half_gradients(void **state)
 {
@@ -287,7 +308,7 @@ int main(void)
         cmocka_unit_test(test_reading),          cmocka_unit_test(test_not_trained),
         cmocka_unit_test(test_hopper),           cmocka_unit_test(test_rounded_once),
         cmocka_unit_test(test_weights_of_parts), cmocka_unit_test(test_host),
-        cmocka_unit_test(test_half_gradients),
+        cmocka_unit_test(test_half_gradients),   cmocka_unit_test(test_matrix_collectives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
