@@ -31,8 +31,8 @@ const char *dh_trait_doc(dh_trait trait)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-/* Calibrated: vtrain_single, its rows of 12 and 20 layers: what a host takes to launch a kernel from
- * a module's forward. A layer of a forward, a recomputation and a backward so takes 3 ms. */
+/* Calibrated: vtrain_single, its rows of 12 and 20 layers: what a host takes to launch a kernel
+ * from a module's forward. A layer's forward, recomputation and backward take it 3 ms. */
 #define TORCH_HOST_NS 62e3
 
 #define HAS(trait) (1U << DH_TRAIT_##trait)
@@ -56,10 +56,24 @@ static const dh_system systems[] = {
          "Korthikanti et al. 2022 (arXiv 2205.05198), 4.2.2, 5, 6.3; its p2p_communication.py",
      .traits = MEGATRON_V1},
     {.name = "megatron-core",
-     .doc = "Megatron-LM with FlashAttention and context parallelism, as DHelix's paper ran it",
+     .doc = "Megatron-LM with FlashAttention and context parallelism, as DHelix's paper ran it on "
+            "A40; of other jobs megatron-core-2024 and -2026 are nearer",
      .source = "DHelix (arXiv 2411.15871), 6.1; that gradients stay apart and transfers wait is "
                "inferred from figures 3 and 11",
      .traits = MEGATRON_CORE | HAS(WAITING_TRANSFERS)},
+    {.name = "megatron-core-2024",
+     .doc = "Megatron-Core of 2024 on A100 and H100: small dense models",
+     .source = "Megatron-Core, core/tensor_parallel/cross_entropy.py: float32 loss, and layers.py: "
+               "input gradients reduced beside weight gradients; that passes are not fused is "
+               "inferred from dense models of 1.7B and 7.1B on H100, 36 and 23 % too fast with "
+               "fused ones; attention: FlashAttention-2, as nemo of that year",
+     .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(EAGER) | HAS(SECOND_FLASH)},
+    {.name = "megatron-core-2026",
+     .doc = "Megatron-Core 0.14 and later with Transformer Engine, as Megatron-Bridge runs it",
+     .source = "Megatron-Bridge 25.09 to 26.02, whose rows of table nemo are 3 % off with these "
+               "traits: fused passes and loss, operands rounded with their transposes, attention "
+               "of cuDNN",
+     .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
     {.name = "megatron-dhelix",
      .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams wait "
             "for nobody, and weight gradients move to where communication is",

@@ -279,6 +279,9 @@ static void test_reading(void **state)
         assert_int_equal(system.traits, rows[i].traits);
         assert_true(i == 0 ? rows[i].traits == 0 : *rows[i].source);
     }
+    assert_ok(&ctx, dh_system_read(&ctx, "megatron-core-2024", &system));
+    assert_true(dh_system_has(&system, DH_TRAIT_EAGER));
+    assert_true(dh_system_has(&system, DH_TRAIT_FLOAT_LOSS));
     assert_ok(&ctx, dh_system_read(&ctx, "megascale+scores", &system));
     assert_true(dh_system_has(&system, DH_TRAIT_SCORES));
     assert_true(dh_system_has(&system, DH_TRAIT_REPEATED_KV));
@@ -287,6 +290,16 @@ static void test_reading(void **state)
                  "did you mean megatron-core");
     assert_fails(&ctx, dh_system_read(&ctx, "dhelix+score", &system), DH_EMISSING,
                  "did you mean scores");
+}
+
+/* A later release of Megatron-Core is no slower, in 16 bits and in 8. */
+static void test_releases(void **state)
+{
+    (void)state;
+    assert_true(step_ns_on("h100", tensor, "megatron-core-2026") <
+                step_ns_on("h100", tensor, "megatron-core-2024"));
+    assert_true(step_ns_on("h100", rounded, "megatron-core-2026") <
+                step_ns_on("h100", rounded, "megatron-core-2024"));
 }
 
 static void test_not_trained(void **state)
@@ -309,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_hopper),           cmocka_unit_test(test_rounded_once),
         cmocka_unit_test(test_weights_of_parts), cmocka_unit_test(test_host),
         cmocka_unit_test(test_half_gradients),   cmocka_unit_test(test_matrix_collectives),
+        cmocka_unit_test(test_releases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
