@@ -52,7 +52,10 @@ dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, con
                               dh_validation_steps *steps, const dh_cluster_change *changes,
                               size_t n_changes, dh_validation **validation);
 
-/* The cluster of a table, or the one asked for in its place. */
+/* The folder of clusters that only tables have. */
+#define DH_SHIPPED_CLUSTERS "validation/clusters/"
+/* The cluster of a table, or the one asked for in its place.
+ * in        name: as dh_cluster_find has it, or a file in DH_SHIPPED_CLUSTERS, which is built in */
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *validation, const char *name,
                                 dh_cluster **cluster);
 
@@ -78,6 +81,8 @@ dh_status dh_validate_b200_gemm(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_b200_attention(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_b200_dense(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_b200_memory(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_vtrain(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_vtrain_node(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);

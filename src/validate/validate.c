@@ -2,7 +2,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/embedded.h"
+#include "costs/cluster_table.h"
 #include "validate/table.h"
+
+extern const dh_embedded dh_shipped_clusters[];
+extern const size_t dh_shipped_clusters_n;
 
 static const char *const measure_names[] = {
 #define X(id, name, doc) name,
@@ -68,6 +73,23 @@ static const dh_validation_table tables[] = {
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 5,
      .run = dh_validate_megascale},
+    {.name = "vtrain-node",
+     .file = "vtrain_single",
+     .doc = "iteration times of Megatron-DeepSpeed, small models on 2 to 8 A100 of one node",
+     .how = "job vtrain, system deepspeed, simulated on cluster selene; the host's time for a "
+            "kernel and the autograd engine's share of it rest on the rows of 12 and 20 layers",
+     .unit = "ms",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 12,
+     .run = dh_validate_vtrain_node},
+    {.name = "vtrain",
+     .file = "vtrain_multi",
+     .doc = "the same, 3.6B on 64 and 39.1B on 512 A100",
+     .how = "job vtrain, system deepspeed, simulated on cluster "
+            "validation/clusters/a100-4hdr.yaml; no constant rests on this table",
+     .unit = "ms",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_vtrain},
     {.name = "torchtitan",
      .file = "torchtitan_llama3_h100",
      .doc =
@@ -454,11 +476,24 @@ dh_status dh_validation_find(dh_ctx *ctx, const char *name, const dh_validation_
                    n);
 }
 
+static dh_status find_cluster(dh_ctx *ctx, const char *name, dh_cluster **cluster)
+{
+    const size_t n = strlen(DH_SHIPPED_CLUSTERS);
+    for (size_t i = 0; strncmp(name, DH_SHIPPED_CLUSTERS, n) == 0 && i < dh_shipped_clusters_n;
+         i++) {
+        const dh_embedded *f = &dh_shipped_clusters[i];
+        const size_t length = strlen(f->name);
+        if (strncmp(name + n, f->name, length) == 0 && strcmp(name + n + length, ".yaml") == 0)
+            return dh_cluster_parse(ctx, (const char *)f->text, f->n_bytes, name, cluster);
+    }
+    return dh_cluster_find(ctx, name, cluster);
+}
+
 dh_status dh_validation_cluster(dh_ctx *ctx, const dh_validation *v, const char *name,
                                 dh_cluster **cluster)
 {
     dh_cluster *c;
-    DH_TRY(dh_cluster_find(ctx, v->cluster ? v->cluster : name, &c));
+    DH_TRY(find_cluster(ctx, v->cluster ? v->cluster : name, &c));
     for (size_t i = 0; i < v->n_changes; i++) {
         const dh_status st = dh_cluster_set(ctx, c, v->changes[i].key, v->changes[i].value);
         if (st == DH_OK) continue;

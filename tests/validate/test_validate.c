@@ -113,10 +113,11 @@ static bool takes_long(const dh_validation_table *table)
                                         "zero-bubble-memory",
                                         "nemo-recipes",
                                         "nemo",
-                                        "held-out"};
+                                        "held-out",
+                                        "vtrain"};
     /* Sanitizers take four times as long, and what simulates is in other suites of theirs. */
-    static const char *const sanitized[] = {"megascale", "mpt", "mpt-h100", "nemo-long",
-                                            "dhelix-shares"};
+    static const char *const sanitized[] = {"megascale", "mpt",         "mpt-h100",
+                                            "nemo-long", "vtrain-node", "dhelix-shares"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++)
         if (strcmp(table->name, names[i]) == 0) return true;
     for (size_t i = 0; i < DH_COUNTOF(sanitized) && TEST_SANITIZED; i++)
