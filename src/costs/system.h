@@ -98,7 +98,7 @@ typedef struct dh_system {
     const char *name, *doc;
     const char *source; /* where its traits are said, or measured; "" of ours */
     unsigned traits;    /* 1 << dh_trait */
-    double host_ns; /* of the host to issue a kernel, unless the cluster says (launch.host_us) */
+    double host_ns;     /* host's time for a kernel; a cluster's launch.host_us takes its place */
 } dh_system;
 
 static inline bool dh_system_has(const dh_system *system, dh_trait trait)
