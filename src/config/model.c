@@ -86,6 +86,7 @@ const char *dh_model_not_computed(const dh_model *m)
 
 dh_status dh_model_check_computed(dh_ctx *ctx, const dh_model *m)
 {
+    DH_NEEDS(ctx, m);
     const char *parts = dh_model_not_computed(m);
     if (!parts) return DH_OK;
     return dh_fail(ctx, DH_EUNSUPPORTED,

@@ -77,6 +77,7 @@ static void models_and_clusters_without_pointers(void **state)
     dh_cluster *cluster;
     char *text;
     REFUSED(dh_model_validate(&ctx, NULL));
+    REFUSED(dh_model_check_computed(&ctx, NULL));
     REFUSED(dh_model_from_preset(&ctx, NULL, &model));
     REFUSED(dh_model_from_preset(&ctx, "gpt2", NULL));
     REFUSED(dh_model_from_config_json(&ctx, NULL, 0, &model));
