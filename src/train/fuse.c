@@ -26,16 +26,12 @@ static bool is_open(const dh_resolved *r)
 
 static dh_status try_one(dh_ctx *ctx, dh_resolved *r, dh_fusion *tried)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
-    const double room = r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0;
-    dh_sim *sim;
+    dh_train_trial trial;
     r->recipe.fuse = tried->pieces;
-    DH_TRY(dh_train_simulate(ctx, r, &how, &sim));
-    tried->step_ns = sim->step_ns;
-    for (size_t k = 0; k < sim->n_classes; k++)
-        tried->peak_bytes = DH_MAX(tried->peak_bytes, sim->ranks[k].memory.peak_bytes);
-    tried->fits = room <= 0 || (double)tried->peak_bytes <= room;
-    dh_sim_destroy(sim);
+    DH_TRY(dh_train_try(ctx, r, &trial));
+    tried->step_ns = trial.step_ns;
+    tried->peak_bytes = trial.peak_bytes;
+    tried->fits = trial.fits;
     return DH_OK;
 }
 

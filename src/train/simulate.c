@@ -119,13 +119,32 @@ dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, con
 
 /* ---- for callers ----------------------------------------------------------------------------- */
 
+static uint64_t peak_of(const dh_sim *sim)
+{
+    uint64_t peak = 0;
+    for (size_t k = 0; k < sim->n_classes; k++)
+        peak = DH_MAX(peak, sim->ranks[k].memory.peak_bytes);
+    return peak;
+}
+
+dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *trial)
+{
+    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const double room = job->cluster ? dh_cluster_usable_bytes(job->cluster) : 0;
+    dh_sim *sim;
+    DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
+    *trial = (dh_train_trial){.step_ns = sim->step_ns, .peak_bytes = peak_of(sim)};
+    trial->fits = room <= 0 || (double)trial->peak_bytes <= room;
+    dh_sim_destroy(sim);
+    return DH_OK;
+}
+
 static dh_simulate_result result_of(const dh_sim *sim)
 {
-    dh_simulate_result r = {
-        .n_ranks = sim->n_ranks, .tokens = sim->tokens, .step_s = (double)sim->step_ns * 1e-9};
-    for (size_t k = 0; k < sim->n_classes; k++)
-        r.peak_bytes = DH_MAX(r.peak_bytes, sim->ranks[k].memory.peak_bytes);
-    return r;
+    return (dh_simulate_result){.n_ranks = sim->n_ranks,
+                                .tokens = sim->tokens,
+                                .step_s = (double)sim->step_ns * 1e-9,
+                                .peak_bytes = peak_of(sim)};
 }
 
 dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,

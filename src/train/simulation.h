@@ -32,6 +32,15 @@ int64_t dh_train_cores(const dh_resolved *job);
 dh_status dh_train_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                             dh_sim **sim);
 
+/* A step as it is chosen by, among others. */
+typedef struct dh_train_trial {
+    int64_t step_ns;
+    uint64_t peak_bytes; /* most of any rank */
+    bool fits;           /* a device of the cluster; true without one */
+} dh_train_trial;
+/* errors    those of dh_train_simulate */
+dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *trial);
+
 /* The same on other costs than those by which it is ordered. */
 dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                                const dh_costs *costs, dh_sim **sim);

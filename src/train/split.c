@@ -22,8 +22,8 @@ enum {
 
 typedef struct split {
     int64_t *layers; /* [n_stages] */
-    int64_t step_ns;
-    bool known, fits; /* known: it was simulated */
+    bool known;      /* it was simulated */
+    dh_train_trial at;
 } split;
 
 typedef struct splitting {
@@ -69,27 +69,11 @@ static dh_status use(dh_ctx *ctx, splitting *s, const int64_t layers[])
     return DH_OK;
 }
 
-static dh_status simulate(dh_ctx *ctx, const dh_resolved *r, split *t)
-{
-    const dh_train_simulation how = {.n_slow_nodes = 0};
-    const double room = r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0;
-    uint64_t peak_bytes = 0;
-    dh_sim *sim;
-    DH_TRY(dh_train_simulate(ctx, r, &how, &sim));
-    t->step_ns = sim->step_ns;
-    for (size_t k = 0; k < sim->n_classes; k++)
-        peak_bytes = DH_MAX(peak_bytes, sim->ranks[k].memory.peak_bytes);
-    t->fits = room <= 0 || (double)peak_bytes <= room;
-    t->known = true;
-    dh_sim_destroy(sim);
-    return DH_OK;
-}
-
 /* A split that fits before one that does not, then the shorter step; of equals the earlier. */
 static bool is_better(const split *a, const split *b)
 {
-    if (!b->known || a->fits != b->fits) return !b->known || a->fits;
-    return a->step_ns < b->step_ns;
+    if (!b->known || a->at.fits != b->at.fits) return !b->known || a->at.fits;
+    return a->at.step_ns < b->at.step_ns;
 }
 
 /* Simulates the trial, which becomes the best where it is. *better may be NULL. A split that the
@@ -98,9 +82,9 @@ static dh_status try_one(dh_ctx *ctx, splitting *s, bool *better)
 {
     dh_ctx attempt = DH_CTX_INIT;
     dh_status st = use(&attempt, s, s->trial.layers);
-    s->trial.known = false;
     s->n_tried++;
-    if (st == DH_OK) st = simulate(&attempt, s->r, &s->trial);
+    if (st == DH_OK) st = dh_train_try(&attempt, s->r, &s->trial.at);
+    s->trial.known = st == DH_OK;
     if (st == DH_ENOMEM || st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", attempt.message);
     if (st != DH_OK || !is_better(&s->trial, &s->best)) return DH_OK;
     const split was = s->best;
@@ -243,14 +227,14 @@ static dh_status search(dh_ctx *ctx, splitting *s, int64_t base[], bool taken[])
     DH_TRY(dh_layer_split(ctx, model->n_layers, s->n_stages, "*", s->trial.layers));
     memcpy(base, s->trial.layers, bytes);
     DH_TRY(try_one(ctx, s, NULL));
-    s->even_ns = s->best.known ? s->best.step_ns : 0;
+    s->even_ns = s->best.known ? s->best.at.step_ns : 0;
     DH_TRY(even_out(ctx, s, base));
     memcpy(s->trial.layers, base, bytes);
     DH_TRY(try_one(ctx, s, NULL));
     if (!s->best.known) { /* the error is the even split's */
         DH_TRY(dh_layer_split(ctx, model->n_layers, s->n_stages, "*", base));
         DH_TRY(use(ctx, s, base));
-        return simulate(ctx, s->r, &s->trial);
+        return dh_train_try(ctx, s->r, &s->best.at);
     }
     DH_TRY(climb(ctx, s, base, taken));
     return use(ctx, s, s->best.layers);
@@ -261,7 +245,7 @@ static dh_status note(dh_ctx *ctx, const splitting *s)
     return dh_resolved_note(ctx, s->r, "layer split", s->r->recipe.layer_split,
                             "of %d splits the shortest simulated step%s, %.3f ms; %.3f ms even",
                             s->n_tried, s->r->cluster ? " that fits" : "",
-                            (double)s->best.step_ns * 1e-6, (double)s->even_ns * 1e-6);
+                            (double)s->best.at.step_ns * 1e-6, (double)s->even_ns * 1e-6);
 }
 
 /* Two copies of a model that lie mirrored have the stages of one rank from both ends; the first
