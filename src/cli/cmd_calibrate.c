@@ -17,8 +17,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(calibrate_args, like),
      .value = "NAME|FILE",
-     .doc = "cluster of the same hardware (dhelix list clusters): what the measurements do not "
-            "tell is taken from it"},
+     .doc = "cluster of the same hardware (`dhelix list clusters`); it gives the values that were "
+            "not measured"},
     {.name = "out",
      .letter = 'o',
      .kind = DH_CLI_TEXT,
@@ -32,7 +32,7 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = 1024,
-     .doc = "devices of a node; those of --like where it is not given"},
+     .doc = "devices of a node; default: those of --like"},
 };
 
 /* ---- as text -------------------------------------------------------------------------------- */

@@ -30,10 +30,10 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_ENUM,
      .offset = offsetof(check_args, print),
      .names = dump_names,
-     .doc = "show what was derived where the job leaves it open, and why; which passes rewrote the "
-            "graphs, and why others did not; the operator graphs; the "
-            "instructions with operands, offsets and waits; the "
-            "pipeline schedule as a drawing; or as CSV in PyTorch's notation"},
+     .doc = "recipe: what was derived where the job leaves it open, and why; passes: which passes "
+            "rewrote the graphs, and why others did not; graph: the operator graphs; program: the "
+            "instructions with operands, offsets and waits; schedule: a drawing of the pipeline "
+            "schedule; csv: the schedule in PyTorch's notation"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(check_args, ranks),

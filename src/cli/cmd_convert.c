@@ -18,7 +18,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_ENUM,
      .offset = offsetof(convert_args, dtype),
      .names = dh_cli_dtype_names,
-     .doc = "of the weights written (default: f32)"},
+     .doc = "type of the weights written (default: f32)"},
     {.name = "base",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(convert_args, base),
@@ -27,7 +27,7 @@ static const dh_cli_option options[] = {
     {.name = "replace",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(convert_args, replace),
-     .doc = "an existing model folder OUT is replaced; what else it holds stays"},
+     .doc = "replace an existing model folder OUT; its other files stay"},
 };
 
 /* ---- which tensors ------------------------------------------------------------------------- */

@@ -76,7 +76,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_ENUM,
      AT(dtype),
      .names = dh_cli_dtype_names,
-     .doc = "of computation (default: f32)"},
+     .doc = "type of computation (default: f32)"},
     {.name = "threads",
      .kind = DH_CLI_INT,
      AT(threads),

@@ -39,8 +39,8 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, layers),
      .value = "F,B",
-     .doc = "numbers of the layers whose forward and backward are run side by side, from 0, where "
-            "layers are not all alike; else of the kind that most are of"},
+     .doc = "numbers, from 0, of the layers whose forward and backward are paired; default: two "
+            "layers of the most frequent kind"},
     {.name = "policy",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, policy),

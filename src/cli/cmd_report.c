@@ -21,7 +21,7 @@ static const dh_cli_option options[] = {
      .writes = true,
      .offset = offsetof(report_args, out),
      .value = "FILE.html",
-     .doc = "where to; RUN/report.html by default, of several runs ./report.html"},
+     .doc = "output file; default: RUN/report.html, or ./report.html for several runs"},
     {.name = "baseline",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(report_args, baseline),
@@ -34,26 +34,26 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = 1 << 20,
-     .doc = "show the traces of at most N ranks of a run, spread evenly (default: 64)"},
+     .doc = "draw the traces of at most N ranks of a run, spread evenly; default: 64"},
     {.name = "serve",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(report_args, serve),
-     .doc = "no file: the page at an address of this machine with a token that keeps others out, "
-            "drawn anew while the run goes on"},
+     .doc = "serve the page instead of writing a file, and redraw it during the run. The address "
+            "belongs to this machine and contains a secret token"},
     {.name = "port",
      .kind = DH_CLI_INT,
      .offset = offsetof(report_args, port),
      .value = "N",
      .min = 1,
      .max = 65535,
-     .doc = "with --serve: the port (default: any that is free)"},
+     .doc = "with --serve: the port; default: any free one"},
     {.name = "traces",
      .kind = DH_CLI_TEXT,
      .writes = true,
      .offset = offsetof(report_args, traces),
      .value = "FILE.json",
-     .doc = "no page: the traces of a run's ranks in one file, for Perfetto and for tools around "
-            "PyTorch's profiler"},
+     .doc = "write no page, but one file with the traces of a run's ranks, for Perfetto and for "
+            "tools around PyTorch's profiler"},
 };
 
 /* A folder's name without the slashes at its end. */
@@ -146,16 +146,13 @@ const dh_command dh_command_report = {
     .usage = "RUN...",
     .notes =
         "RUN is a run folder: what training or simulation wrote. The page needs no network and no\n"
-        "server. It shows the timeline of a step, two strands of a layer, the pipeline schedule "
-        "and\n"
-        "memory where the run was traced (`--set trace.step=N`), losses from metrics.jsonl, where "
-        "the\n"
-        "time went from summary.json, pairs of operators from profile.json or oef.csv, and a table "
-        "of\n"
-        "simulated steps from table.json (`dhelix simulate --table --out`); what is absent says "
-        "how "
-        "to\n"
-        "get it.\n",
+        "server.\n"
+        "\n"
+        "It shows losses (metrics.jsonl), where the time went (summary.json), pairs of operators\n"
+        "(profile.json or oef.csv) and simulated steps (table.json, from `dhelix simulate --table\n"
+        "--out`). Runs with a trace (`--set trace.step=N`) also show the timeline of a step, the\n"
+        "two strands of a layer, the pipeline schedule and memory. For anything that is missing,\n"
+        "the page says how to get it.\n",
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,
     .options = options,

@@ -23,44 +23,44 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(inputs),
      .value = "FILE",
-     .doc = "safetensors file with what the program is given"},
+     .doc = "safetensors file with the program's inputs"},
     {.name = "out",
      .kind = DH_CLI_TEXT,
      .writes = true,
      AT(out),
      .value = "FILE",
-     .doc = "safetensors file for what it leaves: NAME where all ranks left the same, else "
-            "NAME@RANK"},
+     .doc =
+         "safetensors file for the results: NAME if all ranks have the same value, else NAME@RANK"},
     {.name = "expect",
      .kind = DH_CLI_TEXT,
      AT(expect),
      .value = "FILE",
-     .doc = "safetensors file that outputs are compared with; a difference above the tolerance "
-            "fails"},
+     .doc = "safetensors file with the expected results; a difference above the tolerance is a "
+            "failure"},
     {.name = "tolerance",
      .kind = DH_CLI_REAL,
      AT(tolerance),
      .value = "X",
      .max = DH_CLI_ANY,
-     .doc = "largest difference from what is expected (default: 0, the same bits)"},
+     .doc = "largest allowed difference from the expected results (default: 0, the same bits)"},
     {.name = "passes",
      .kind = DH_CLI_TEXT,
      AT(passes),
      .value = "LIST|auto",
-     .doc = "rewrite the program first: \"split, reorder\" (`dhelix list passes`); auto: by the "
-            "sequence of rewrites that is shortest; auto(sharded): moments may stay with the rank "
-            "that updates them"},
+     .doc = "rewrite the program first, by passes as \"split, reorder\" (`dhelix list passes`); "
+            "auto: by the sequence of passes with the shortest program; auto(sharded): the same, "
+            "and moments may stay on the rank that updates them"},
     {.name = "cluster",
      .kind = DH_CLI_TEXT,
      AT(cluster),
      .value = "NAME|FILE",
-     .doc = "what --passes auto goes by: times of this hardware (dhelix list clusters); without it "
-            "estimates, with links.* as they are set"},
+     .doc = "with --passes auto: operator times of this hardware (`dhelix list clusters`); "
+            "default: estimates, with links.* as set"},
     {.name = "keep",
      .kind = DH_CLI_LIST,
      AT(keep),
      .value = "NAME",
-     .doc = "leave this value too, which operators read; may be repeated"},
+     .doc = "also return this value, although an operator reads it; may be repeated"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      AT(ranks),
@@ -334,26 +334,28 @@ const dh_command dh_command_run_graph = {
     .doc = "run a program of computation and collectives, written as graph text, on ranks",
     .usage = "FILE",
     .notes =
-        "FILE is a graph in the text form that `dhelix check JOB --print graph` shows; `dhelix\n"
-        "list ops` has the operators. Every rank runs it once, from top to bottom; a collective\n"
-        "names its group ({group=tp}). The program is verified like any: no deadlock, no race.\n"
+        "FILE is a graph in the text form of `dhelix check JOB --print graph`; `dhelix list ops`\n"
+        "has the operators. Every rank runs it once, from top to bottom. A collective names its\n"
+        "group ({group=tp}). The program is verified like any other: no deadlock, no race.\n"
         "\n"
-        "It is given what it reads before it has written it: tensors of kind param, input, state\n"
-        "and range, and the ends x_in and dx_out. It leaves what it writes of param, grad, state\n"
-        "and range, the other ends, and activations that nothing reads.\n"
+        "Inputs are the tensors that the program reads before it writes them: kinds param, input,\n"
+        "state and range, and the ends x_in and dx_out. Results are the tensors that it writes:\n"
+        "kinds param, grad, state and range, the other ends, and activations that no operator\n"
+        "reads.\n"
         "\n"
-        "In the file of inputs NAME is the tensor of that name for all ranks: with its shape, or\n"
-        "with one axis as many times as long as a group (the world, tp, dp, cp, pp) has ranks,\n"
-        "each of which then has its part. NAME@RANK is one rank's own, and goes first.\n"
+        "In the file of inputs, NAME is that tensor for all ranks. It has the tensor's shape, or\n"
+        "one axis is as many times longer as a group (world, tp, dp, cp, pp) has ranks; each rank\n"
+        "then gets its part. NAME@RANK is the tensor of one rank and takes precedence.\n"
         "\n"
         "--passes auto tries sequences of split, reorder, fuse and part-wise (CoCoNet's tuner)\n"
-        "and runs the shortest program, by the clock on which orders are planned. What is left\n"
-        "stays what it was, on all ranks; only where part-wise cuts a GEMM, its last bits may\n"
-        "differ. With auto(sharded) an optimizer's moments may stay with the rank that updates\n"
-        "them, and only its rows of them are left.\n"
+        "and runs the shortest program, by the clock that also plans orders. Results keep their\n"
+        "bits on all ranks, with one exception: where part-wise splits a GEMM, its last bits may\n"
+        "differ. With auto(sharded) an optimizer's moments may stay on the rank that updates\n"
+        "them. That rank then returns only its own rows.\n"
         "\n"
-        "Of --set only the ranks (parallel.*, topology.*), links.*, device, train.seed (dropout),\n"
-        "train.threads and optimizer.* (adamw, clip) count. Under mpirun each process is a rank.\n",
+        "These settings have an effect: parallel.*, topology.*, links.*, device, train.seed\n"
+        "(dropout), train.threads and optimizer.* (adamw, clip). Under mpirun each process is a\n"
+        "rank.\n",
     .set = true,
     .min_args = 1,
     .max_args = 1,

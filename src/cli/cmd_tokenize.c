@@ -37,16 +37,16 @@ static const dh_cli_option options[] = {
     {.name = "decode",
      .kind = DH_CLI_FLAG,
      AT(decode),
-     .doc = "the other way: inputs are token files, or ids as text on standard input; prints the "
-            "text"},
+     .doc = "the other direction: inputs are token files, or ids as text on standard input; prints "
+            "the text"},
     {.name = "train-bpe",
      .kind = DH_CLI_INT,
      AT(train_bpe),
      .min = DH_BPE_SMALLEST,
      .max = DH_VOCAB_MAX,
      .value = "SIZE",
-     .doc = "learn a byte-level BPE tokenizer of so many tokens from the inputs; --output FOLDER "
-            "gets tokenizer.json and tokenizer_config.json"},
+     .doc = "learn a byte-level BPE tokenizer of SIZE tokens from the inputs; --output FOLDER gets "
+            "tokenizer.json and tokenizer_config.json"},
     {.name = "text-field",
      .kind = DH_CLI_TEXT,
      AT(text_field),

@@ -24,7 +24,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, cluster),
      .value = "NAME|FILE",
-     .doc = "hardware to plan for: a name of dhelix list clusters or a file; without it, this "
+     .doc = "hardware to plan for: a name of `dhelix list clusters` or a file; default: this "
             "machine's costs"},
     {.name = "devices",
      .kind = DH_CLI_INT,
@@ -32,96 +32,95 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = 1 << 24,
-     .doc = "devices of it; the job's ranks where it is not given"},
+     .doc = "number of devices; default: the job's ranks"},
     {.name = "memory",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, memory),
      .value = "SIZE",
-     .doc = "memory of a device, as 80GB or 74.5GiB; the cluster's where it is not given"},
+     .doc = "memory of a device, as 80GB or 74.5GiB; default: the cluster's"},
     {.name = "strategies",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, strategies),
      .value = "all|A,B",
-     .doc = "search among these (dhelix list strategies)"},
+     .doc = "strategies to search (`dhelix list strategies`)"},
     {.name = "schedules",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, schedules),
      .value = "all|A,B",
-     .doc = "search among these (dhelix list schedules); a strategy of two strands brings its "
-            "own"},
+     .doc = "schedules to search (`dhelix list schedules`); strategies with two strands have "
+            "schedules of their own"},
     {.name = "zero",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, zeros),
      .value = "all|0,1,..",
-     .doc = "search these degrees of parallel.zero too; the job's where it is not given"},
+     .doc = "degrees of parallel.zero to search; default: the job's"},
     {.name = "buckets",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, buckets),
      .value = "MB,MB",
-     .doc = "and these sizes of parallel.bucket_mb, auto among them"},
+     .doc = "sizes of parallel.bucket_mb to search, auto among them; default: the job's"},
     {.name = "sequence",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, sequences),
      .value = "all|true|false",
-     .doc =
-         "and these values of parallel.sequence: tokens split over tensor parallelism, or whole"},
+     .doc = "values of parallel.sequence to search: tokens split over tensor-parallel ranks, or "
+            "whole; default: the job's"},
     {.name = "fuse",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, fusions),
      .value = "all|off,1,..",
-     .doc = "and these of optimizer.fuse, where parallel.zero is 1 or 2"},
+     .doc = "values of optimizer.fuse to search where parallel.zero is 1 or 2; default: the job's"},
     {.name = "post-validation",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, posts),
      .value = "all|true|false",
-     .doc = "and these of optimizer.post_validation, where there are pipeline stages"},
+     .doc = "values of optimizer.post_validation to search where there are pipeline stages; "
+            "default: the job's"},
     {.name = "top",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, top),
      .value = "N",
      .min = 1,
      .max = 10000,
-     .doc = "show the best N configurations; 10"},
+     .doc = "number of configurations to show; default: 10"},
     {.name = "verify",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, verify),
      .value = "N",
      .min = 0,
      .max = 1000,
-     .doc = "simulate the best N by estimate, and rank these by that; 0: no simulation; 8"},
+     .doc = "number of best estimates to simulate; they are then ranked by simulation; 0: no "
+            "simulation; default: 8"},
     {.name = "within",
      .kind = DH_CLI_REAL,
      .offset = offsetof(tune_args, within),
      .value = "X",
      .min = 1,
      .max = 1e9,
-     .doc = "of what takes over X times the step of the best with the first strategy, by products, "
-            "attention and rings alone, say only that; 1.5 where there are more than 20000 "
-            "configurations, else all are estimated"},
+     .doc = "leave a configuration out of the estimates when its GEMMs, attention and rings alone "
+            "take over X times the best step of the first strategy; only their number is printed; "
+            "default: 1.5 above 20000 configurations, otherwise everything is estimated"},
     {.name = "threads",
      .kind = DH_CLI_INT,
      .offset = offsetof(tune_args, threads),
      .value = "N",
      .min = 1,
      .max = 1024,
-     .doc =
-         "estimate with N threads, simulate with as many, 8 at most; one a core. The result is the "
-         "same with any number"},
+     .doc = "threads that estimate; at most 8 of them simulate; default: one per core. The result "
+            "does not depend on it"},
     {.name = "lengths",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(tune_args, lengths),
      .value = "FILE|data",
-     .doc =
-         "instead: groups of documents by length and a mesh for each (data.packing: group), by a "
-         "file of their numbers of tokens, one a line, or of a histogram (length and count, or "
-         "low, "
-         "high and count), or by the job's data"},
+     .doc = "search groups of documents by length instead, with a mesh for each group "
+            "(data.packing: group). FILE has the number of tokens of one document per line, or a "
+            "histogram (length and count, or low, high and count); data: the job's data"},
     {.name = "write",
      .kind = DH_CLI_TEXT,
      .writes = true,
      .offset = offsetof(tune_args, write),
      .value = "FILE",
-     .doc = "write the best as a complete job file"},
+     .doc = "write the best configuration as a job file"},
 };
 
 /* ---- the job -------------------------------------------------------------------------------- */
@@ -348,24 +347,23 @@ const dh_command dh_command_tune = {
     .doc = "find the fastest mesh, micro-batch, recomputation, schedule and strategy",
     .usage = "JOB",
     .notes =
-        "All that the job file says of its mesh, micro-batch, recomputation, schedule and "
-        "strategy\n"
-        "is searched over; what --set says stays as it is (--set parallel.tp=8). Degrees of ZeRO\n"
-        "and sizes of gradient buckets are the job's, or those of --zero and --buckets; so are "
-        "how\n"
-        "tokens are split and how the optimizer steps (--sequence, --fuse, --post-validation). "
-        "States of\n"
-        "linear attention go both ways (parallel.cp_linear) where ranks share sequences. Every "
-        "possible\n"
-        "configuration is estimated, and the best are simulated as dhelix simulate does it; both\n"
-        "figures are shown. Memory is of the rank that needs most. Below the ranking stands the\n"
-        "best with each single value, simulated too, and what it costs, which says why it was\n"
-        "not chosen: simulations are compared with simulations, estimates with estimates.\n"
-        "With --lengths: for each number of groups the best lengths and meshes, simulated with\n"
-        "what switching takes, and whether it pays. Meshes are compared with the job's strategy "
-        "and\n"
-        "schedule; the best are tried with others too, and with recomputation where memory "
-        "lacks.\n",
+        "The search replaces the mesh, micro-batch, recomputation, schedule and strategy of the\n"
+        "job file. A value given by --set stays fixed (--set parallel.tp=8). Other settings stay\n"
+        "as in the job unless an option above names values for them. With linear attention on\n"
+        "context-parallel ranks, both values of parallel.cp_linear are tried.\n"
+        "\n"
+        "Every possible configuration is estimated. The best ones are simulated as `dhelix\n"
+        "simulate` does it, and both figures are shown. Memory is that of the rank that needs\n"
+        "most.\n"
+        "\n"
+        "A second table says why other values were not chosen: for each single value, the best\n"
+        "configuration with it and what it costs. Simulated steps are compared with simulated\n"
+        "steps, estimates with estimates.\n"
+        "\n"
+        "With --lengths the output has one row per number of groups: the best lengths and meshes,\n"
+        "simulated with the cost of switching, and whether grouping pays. Meshes are compared\n"
+        "with the job's strategy and schedule. The best ones are also tried with other\n"
+        "strategies, and with recomputation where memory does not suffice.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

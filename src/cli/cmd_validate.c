@@ -24,18 +24,18 @@ static const dh_cli_option options[] = {
     {.name = "fit",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(validate_args, fit),
-     .doc = "fit the constants of cluster files that rest on TABLE again, to all its rows and "
-            "without a third of them, and say how far these are then predicted; slow"},
+     .doc = "fit the constants of cluster files that rest on TABLE again: once to all its rows, "
+            "and once without a third of them, whose error is then shown; slow"},
     {.name = "markdown",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(validate_args, markdown),
-     .doc = "a table in Markdown: of one TABLE its rows, of several a line each"},
+     .doc = "print Markdown: of one TABLE its rows, of several one line each"},
     {.name = "rows",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(validate_args, rows),
      .names = rows_names,
-     .doc = "of long tables a line for rows that belong together, with their means, or one for "
-            "every row (default: grouped); --json has every row"},
+     .doc = "grouped: long tables have one line for rows that belong together, with their means; "
+            "all: one line per row (default: grouped); --json has every row"},
 };
 
 static const char *unit_of(const dh_validation_table *t)

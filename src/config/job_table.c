@@ -124,39 +124,48 @@ static const dh_setting settings[] = {
     TEXT("out", out_dir, DH_SET_PATH, "run",
          .help = "run folder: checkpoints, metrics, reports"),
     TEXT("strategy", strategy, DH_SET_FLOW, "sequential",
-         .help = "how communication is hidden: a row of `dhelix list strategies`; passes added to one, "
-                 "ring-gemm(both)+dhelix; or {passes: [ring-gemm], schedule: dhelix-w, order: auto}; "
-                 "auto: the row whose simulated step is shortest"),
+         .help = "how communication is hidden: a row of `dhelix list strategies`; a row with passes added, as in "
+                 "ring-gemm(both)+dhelix; a mapping such as {passes: [ring-gemm], schedule: dhelix-w, order: "
+                 "auto}; or auto, the row with the shortest simulated step"),
     TEXT("device", device, DH_SET_STRING, "auto",
-         .help = "what executes programs: a row of `dhelix list devices`; auto: that of DHELIX_DEVICE, else cpu"),
+         .help = "what executes programs: a row of `dhelix list devices`; auto: the device that DHELIX_DEVICE "
+                 "names, else cpu"),
     TEXT("system", system, DH_SET_STRING, "dhelix",
-         .help = "whose software is simulated: a row of `dhelix list systems`, and traits that it has beside, "
-                 "as megatron-core+scores; what is trained is ours, dhelix"),
+         .help = "the software that is simulated: a row of `dhelix list systems`, with more traits if needed, as "
+                 "in megatron-core+scores. Training always runs our own software, dhelix"),
 
     TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
-         .help = "order of co-executed operators: a row of `dhelix list policies`; auto: the strategy's"),
+         .help = "how the order of co-executed operators is found: a row of `dhelix list policies`; auto: the "
+                 "strategy's policy"),
     ENUM("overlap.barriers", overlap_barriers, "auto", barrier_names,
-         .help = "between paired segments: full (DHelix's paper), events; auto: the strategy's"),
+         .help = "how paired segments wait for each other: full (a barrier, as in DHelix's paper) or events; "
+                 "auto: as the strategy says"),
     BOOL("overlap.local", overlap_local, "true",
-         .help = "node-local communication (TP) may run beside the other strand"),
+         .help = "communication inside a node (TP) may run during the other strand's computation"),
     BOOL("overlap.cross", overlap_cross, "true",
-         .help = "communication between nodes (CP, EP) may run beside the other strand"),
+         .help = "communication between nodes (CP, EP) may run during the other strand's computation"),
     BOOL("overlap.comm_comm", overlap_comm_comm, "true",
-         .help = "communication of one strand may run beside that of the other"),
+         .help = "communication of one strand may run during communication of the other"),
     BOOL("overlap.wgrad", overlap_wgrad, "true",
-         .help = "weight gradients may leave their place"),
+         .help = "weight gradients may move away from their place in the backward pass"),
     FLOAT("overlap.memory", overlap_memory, "1.5", 0, 1e6, .unit = "blocks",
          .help = "memory that orders may take over one strand alone, in blocks' activations: less is slower"),
     TEXT("profile", profile, DH_SET_NAME_OR_PATH, "auto", .own = true,
-         .help = "measured times of operators: auto takes what `dhelix profile` left for such a job, measure also measures what is missing before training, none estimates, or a file"),
+         .help = "where measured operator times come from. auto: the file that `dhelix profile` wrote for such a "
+                 "job; measure: the same, and missing operators are measured before training; none: estimates "
+                 "only; or a file"),
 
     TEXT("model", model_spec, DH_SET_MODEL, NULL,
-         .help = "a preset (`dhelix list models`), a config.json or its folder, or a mapping of the keys below"),
-    TEXT("model.preset", model_spec, DH_SET_MODEL, NULL, .help = "preset that the other keys change"),
-    TEXT("model.config", model_spec, DH_SET_MODEL, NULL, .help = "config.json that the other keys change"),
-    TEXT("model.name", model.name, DH_SET_CHARS, NULL, .help = "name for reports"),
+         .help = "the model: a preset (`dhelix list models`), a config.json or its folder, or a mapping of the "
+                 "keys below"),
+    TEXT("model.preset", model_spec, DH_SET_MODEL, NULL,
+         .help = "preset that the other model keys change"),
+    TEXT("model.config", model_spec, DH_SET_MODEL, NULL,
+         .help = "config.json that the other model keys change"),
+    TEXT("model.name", model.name, DH_SET_CHARS, NULL,
+         .help = "name for reports"),
     ENUM("model.family", model.family, NULL, dh_family_names, .aliases = "model_type",
-         .help = "architecture; needed without preset or config, fixed with one"),
+         .help = "architecture; required without preset or config, and fixed by one of these"),
     INT("model.n_layers", model.n_layers, NULL, 1, DH_MODEL_MAX_LAYERS,
         .aliases = "num_hidden_layers n_layer", .help = "layers"),
     INT("model.width", model.width, NULL, 1, DH_MODEL_MAX_WIDTH, .aliases = "hidden_size n_embd",
@@ -164,27 +173,31 @@ static const dh_setting settings[] = {
     INT("model.n_heads", model.n_heads, NULL, 1, DH_MODEL_MAX_HEADS,
         .aliases = "num_attention_heads n_head", .help = "query heads"),
     INT("model.n_kv_heads", model.n_kv_heads, NULL, 1, DH_MODEL_MAX_HEADS,
-        .aliases = "num_key_value_heads", .help = "key/value heads; follows n_heads where they were equal"),
+        .aliases = "num_key_value_heads", .help = "key/value heads; the same as n_heads where the two were equal"),
     INT("model.head_dim", model.head_dim, NULL, 1, DH_MODEL_MAX_HEAD_DIM,
-        .help = "channels of a head; follows width / n_heads"),
+        .help = "channels of a head; computed as width / n_heads when not given"),
     INT("model.ffn_width", model.ffn_width, NULL, 1, DH_MODEL_MAX_FFN,
-        .aliases = "intermediate_size n_inner", .help = "feed-forward width (per expert); gpt2: follows 4 * width"),
+        .aliases = "intermediate_size n_inner",
+         .help = "feed-forward width (of one expert); gpt2: 4 * width when not given"),
     INT("model.vocab", model.vocab, NULL, 0, DH_MODEL_MAX_VOCAB, .automatic = "the tokenizer's",
         .aliases = "vocab_size", .help = "vocabulary V"),
     INT("model.max_seq", model.max_seq, NULL, 1, DH_MODEL_MAX_SEQ,
         .aliases = "max_position_embeddings n_positions", .unit = "tokens", .help = "longest sequence"),
     INT("model.window", model.window, NULL, 0, DH_MODEL_MAX_SEQ, FOR_WINDOW, .aliases = "sliding_window",
-        .unit = "tokens", .zero = "none", .help = "tokens that one sees, itself the last of them: sliding-window attention"),
+        .unit = "tokens", .zero = "none", .help = "sliding-window attention: number of tokens that a token "
+                                                  "attends to, including itself"),
     INT("model.window_from", model.window_from, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_WINDOW_LAYERS, .aliases = "max_window_layers",
-        .unit = "layers", .help = "first layers, which see all nevertheless"),
+        .unit = "layers", .help = "first layers without a sliding window"),
     INT("model.window_every", model.window_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_WINDOW_LAYERS,
-        .zero = "none", .help = "every so manieth layer sees all, too: 6, the 6th, 12th and so on"),
+        .zero = "none", .help = "every n-th layer has no sliding window; 6: the 6th, 12th, ... layer"),
     ENUM("model.attention", model.attention, NULL, dh_attention_kind_names, FOR_LINEAR,
-         .help = "softmax of scores, or linear: sums of k v^T, of one size whatever the length, and a norm of every head"),
+         .help = "softmax attention, or linear attention: a running sum of k v^T whose size does not depend on "
+                 "the length, and a norm of every head"),
     INT("model.softmax_every", model.softmax_every, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_LINEAR, .unit = "layers",
-        .zero = "none", .help = "with linear attention: every so manieth layer has softmax instead; 4: the 4th, 8th and so on; with parallel.cp as in LASP-2H"),
+        .zero = "none", .help = "linear attention: every n-th layer has softmax attention; 4: the 4th, 8th, ... "
+                                "layer. With parallel.cp this is LASP-2H"),
     ENUM("model.feature_map", model.feature_map, NULL, dh_feature_map_names, FOR_LINEAR,
-         .help = "linear attention: of queries and keys, channel by channel; elu: 1 + elu(x)"),
+         .help = "linear attention: function applied to each channel of queries and keys; elu: 1 + elu(x)"),
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
          .help = "the head shares the token embedding"),
     BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),
@@ -194,286 +207,358 @@ static const dh_setting settings[] = {
           .help = "standard deviation of initial weights"),
     FLOAT("model.rope_theta", model.rope.theta, NULL, 0, 1e15, FOR_ROPE, .help = "base of rotary positions"),
     ENUM("model.rope_scaling", model.rope.scaling, NULL, dh_rope_scaling_names, FOR_ROPE,
-         .help = "stretching of rotary positions"),
-    FLOAT("model.rope_factor", model.rope.factor, NULL, 0, 1e9, FOR_ROPE, .help = "by how much (linear, llama3, yarn)"),
-    FLOAT("model.rope_low_freq_factor", model.rope.low_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
-    FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE, .help = "llama3"),
+         .help = "how rotary positions are scaled to longer sequences"),
+    FLOAT("model.rope_factor", model.rope.factor, NULL, 0, 1e9, FOR_ROPE,
+         .help = "scaling factor (linear, llama3, yarn)"),
+    FLOAT("model.rope_low_freq_factor", model.rope.low_freq_factor, NULL, 0, 1e9, FOR_ROPE,
+         .help = "llama3: low_freq_factor of its scaling"),
+    FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE,
+         .help = "llama3: high_freq_factor of its scaling"),
     INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
-        .unit = "tokens", .help = "llama3, yarn: length of the first training"),
-    FLOAT("model.rope_beta_fast", model.rope.beta_fast, NULL, 0, 1e9, FOR_ROPE, .help = "yarn: turns above which channels stay"),
-    FLOAT("model.rope_beta_slow", model.rope.beta_slow, NULL, 0, 1e9, FOR_ROPE, .help = "yarn: turns below which channels are stretched"),
+        .unit = "tokens", .help = "llama3, yarn: sequence length of the first training"),
+    FLOAT("model.rope_beta_fast", model.rope.beta_fast, NULL, 0, 1e9, FOR_ROPE,
+         .help = "yarn: channels with more turns than this are not scaled"),
+    FLOAT("model.rope_beta_slow", model.rope.beta_slow, NULL, 0, 1e9, FOR_ROPE,
+         .help = "yarn: channels with fewer turns than this are fully scaled"),
     FLOAT("model.rope_mscale", model.rope.mscale, NULL, 0, 1e9, FOR_ROPE, .aliases = "mscale",
           .help = "yarn: weight of ln(factor) in the magnitude of rotations"),
     FLOAT("model.rope_mscale_all", model.rope.mscale_all, NULL, 0, 1e9, FOR_ROPE, .aliases = "mscale_all_dim",
-          .help = "yarn: weight of ln(factor) that is divided out of it again; deepseek_v3 scales scores by it"),
+          .help = "yarn: weight of ln(factor) by which that magnitude is divided again; deepseek_v3 scales "
+                  "attention scores by it"),
     FLOAT("model.rope_magnitude", model.rope.magnitude, NULL, 0, 1e9, FOR_ROPE, .aliases = "attention_factor",
-          .zero = "by factor and mscale", .help = "yarn: magnitude of rotations"),
+          .zero = "computed from factor and mscale", .help = "yarn: magnitude of rotations"),
     INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3 | DH_FOR_LLAMA4,
         .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
-        .help = "of so many layers the last has other rotary positions (gemma3_text), or none (smollm3, llama4_text)"),
+        .help = "every n-th layer has other rotary positions (gemma3_text) or none (smollm3, llama4_text)"),
     FLOAT("model.nth_rope_theta", model.rope_nth.theta, NULL, 0, 1e15, .families = DH_FOR_GEMMA3,
-          .help = "base of rotary positions there"),
+          .help = "every n-th layer: base of its rotary positions"),
     ENUM("model.nth_rope_scaling", model.rope_nth.scaling, NULL, dh_rope_scaling_names, .families = DH_FOR_GEMMA3,
-         .help = "stretching of rotary positions there"),
+         .help = "every n-th layer: how its rotary positions are scaled"),
     FLOAT("model.nth_rope_factor", model.rope_nth.factor, NULL, 0, 1e9, .families = DH_FOR_GEMMA3,
-          .help = "by how much (linear)"),
+          .help = "every n-th layer: scaling factor (linear)"),
     FLOAT("model.query_scalar", model.query_scalar, NULL, 0, 1e9, FOR_GEMMA, .aliases = "query_pre_attn_scalar",
-          .zero = "head_dim", .help = "scores of attention are divided by its root"),
+          .zero = "head_dim", .help = "attention scores are divided by the square root of this number"),
     FLOAT("model.attn_softcap", model.attn_softcap, NULL, 0, 1e9, .families = DH_FOR_GEMMA2,
           .aliases = "attn_logit_softcapping", .zero = "none",
-          .help = "scores s of attention stay between this and its negative: c tanh(s / c)"),
+          .help = "soft limit c of attention scores: s becomes c tanh(s / c)"),
     FLOAT("model.logit_softcap", model.logit_softcap, NULL, 0, 1e9, FOR_GEMMA, .aliases = "final_logit_softcapping",
-          .zero = "none", .help = "logits stay between this and its negative: c tanh(logits / c)"),
+          .zero = "none", .help = "soft limit c of logits: they become c tanh(logits / c)"),
     INT("model.n_experts", model.n_experts, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
         .aliases = "num_local_experts num_experts", .help = "experts of a layer"),
     INT("model.dense_first", model.dense_first, NULL, 0, DH_MODEL_MAX_LAYERS, FOR_DENSE_LAYERS,
-        .aliases = "first_k_dense_replace", .unit = "layers", .zero = "none", .help = "first layers, which have no experts"),
+        .aliases = "first_k_dense_replace", .unit = "layers", .zero = "none",
+         .help = "first layers, which have no experts"),
     INT("model.moe_every", model.moe_every, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_QWEN3_MOE | DH_FOR_LLAMA4,
         .unit = "layers", .zero = "all",
-        .help = "of the others every so manieth has experts: 2, the 2nd, 4th and so on"),
+        .help = "every n-th of the other layers has experts; 2: the 2nd, 4th, ... layer"),
     INT("model.dense_width", model.dense_width, NULL, 0, DH_MODEL_MAX_FFN, FOR_DENSE_LAYERS, .zero = "none",
         .help = "feed-forward width of layers without experts"),
     INT("model.top_k", model.top_k, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_EXPERTS,
-        .aliases = "num_experts_per_tok", .help = "experts a token is sent to"),
+        .aliases = "num_experts_per_tok", .help = "experts per token"),
     BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3,
-         .help = "a token's experts count by their probabilities as they are, which then do not sum to 1 (norm_topk_prob: false)"),
+         .help = "the weights of a token's experts are their probabilities, not scaled to a sum of 1 "
+                 "(norm_topk_prob: false)"),
     FLOAT("model.router_aux_coef", model.router_aux_coef, NULL, 0, 1e6, FOR_EXPERTS,
           .aliases = "router_aux_loss_coef", .help = "weight of the load-balancing loss"),
     INT("model.q_lora", model.q_lora, NULL, 0, DH_MODEL_MAX_WIDTH, FOR_DEEPSEEK, .aliases = "q_lora_rank",
-        .zero = "none", .help = "channels that queries are made of: latent attention"),
+        .zero = "none", .help = "latent attention: channels from which queries are computed"),
     INT("model.kv_lora", model.kv_lora, NULL, 1, DH_MODEL_MAX_WIDTH, FOR_DEEPSEEK, .aliases = "kv_lora_rank",
-        .help = "channels that keys and values are made of"),
+        .help = "latent attention: channels from which keys and values are computed"),
     INT("model.rope_dim", model.rope_dim, NULL, 2, DH_MODEL_MAX_HEAD_DIM, FOR_DEEPSEEK, .aliases = "qk_rope_head_dim",
-        .help = "last channels of a head, which alone have rotary positions"),
+        .help = "latent attention: last channels of a head, the only ones with rotary positions"),
     INT("model.v_dim", model.v_dim, NULL, 1, DH_MODEL_MAX_HEAD_DIM, FOR_DEEPSEEK, .aliases = "v_head_dim",
-        .help = "channels of a head's values, at most head_dim"),
+        .help = "latent attention: channels of a head's values, at most head_dim"),
     BOOL("model.rope_pairs", model.rope_pairs, NULL, FOR_DEEPSEEK, .aliases = "rope_interleave",
-         .help = "rotary positions turn neighbours, not halves"),
+         .help = "rotary positions turn pairs of neighbouring channels, not pairs from the two halves"),
     INT("model.n_shared", model.n_shared, NULL, 0, DH_MODEL_MAX_EXPERTS, .families = DH_FOR_DEEPSEEK3 | DH_FOR_LLAMA4, .aliases = "n_shared_experts",
-        .help = "experts that every token goes to"),
+        .help = "shared experts: every token goes to them"),
     INT("model.n_groups", model.n_groups, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "n_group",
-        .help = "groups of experts that a router chooses from first"),
+        .help = "groups of experts; the router chooses groups first"),
     INT("model.top_groups", model.top_groups, NULL, 1, DH_MODEL_MAX_EXPERTS, FOR_DEEPSEEK, .aliases = "topk_group",
-        .help = "groups that a token's experts are of"),
+        .help = "groups from which a token's experts are chosen"),
     FLOAT("model.router_scale", model.router_scale, NULL, 0, 1e6, FOR_DEEPSEEK, .aliases = "routed_scaling_factor",
-          .help = "factor of the weights of a token's experts"),
+          .help = "factor applied to the weights of a token's experts"),
     FLOAT("model.dropout", dropout, "0", 0, 0.999999, .aliases = "resid_pdrop",
-          .help = "probability of dropping: embedding, attention output, residual"),
+          .help = "probability of dropping a value of embedding, attention output and residual"),
 
     PATHS("data.train", train_files, n_train_files, .own = true,
-          .help = "training texts or token files, folders of them, or patterns (data/*.jsonl.gz)"),
+          .help = "training texts or token files: files, folders, or patterns (data/*.jsonl.gz)"),
     TEXT("data.weights", data_weights, DH_SET_INTS, "",
-         .help = "shares of the samples, one an entry of data.train: 7,2,1; empty: the entries are one stream"),
+         .help = "share of each entry of data.train in the samples, as in 7,2,1; empty: all entries form one "
+                 "stream"),
     PATHS("data.val", val_files, n_val_files, .own = true, .help = "validation texts or token files"),
     TEXT("data.tokenizer", tokenizer, DH_SET_NAME_OR_PATH, "bytes", .own = true,
          .help = "bytes, chars, or the path of a tokenizer file or folder (GPT-2's: encoder.json and vocab.bpe)"),
-    TEXT("data.text_field", text_field, DH_SET_STRING, "text", .help = "field of JSON lines that holds the text"),
+    TEXT("data.text_field", text_field, DH_SET_STRING, "text",
+         .help = "field of JSON lines that holds the text"),
     BOOL("data.special_tokens", special_tokens, "false",
-         .help = "texts of the tokenizer's special tokens (<|endoftext|>) in the data become those tokens; false: they are "
-                 "text like any other"),
-    TEXT("data.cache", data_cache, DH_SET_PATH, "", .own = true, .help = "folder that keeps tokenized text, and compressed text unpacked; empty: none"),
-    FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9, .help = "tail of data.train used where data.val is not given"),
+         .help = "texts of special tokens (<|endoftext|>) in the data become these tokens; false: they are plain "
+                 "text"),
+    TEXT("data.cache", data_cache, DH_SET_PATH, "", .own = true,
+         .help = "folder for tokenized text and unpacked compressed text; empty: nothing is kept"),
+    FLOAT("data.val_fraction", val_fraction, "0.1", 0, 0.9,
+         .help = "share at the end of data.train that is used for validation when data.val is not given"),
     ENUM("data.order", order, "shuffle", order_names,
-         .help = "windows of an epoch in seeded order, in file order, or at random offsets"),
+         .help = "order of windows in an epoch: shuffled by seed, in file order, or at random offsets"),
     ENUM("data.packing", packing, "none", packing_names,
-         .help = "none: sequences are windows of the tokens; pack: whole documents side by side in sequences, which do not "
-                 "see each other, padded at the end; group: the documents of the same sequences by length, with a mesh for each "
-                 "of switch.groups"),
+         .help = "how documents fill sequences. none: sequences are windows of the tokens. pack: whole documents "
+                 "share a sequence without attending to each other, with padding at the end. group: as pack, but "
+                 "documents are grouped by length, and each group has its own mesh (switch.groups)"),
     ENUM("data.format", format, "text", format_names,
-         .help = "text: every token is learnt; chat: JSON lines are conversations (messages, conversations, prompt and "
-                 "completion, or instruction and output), of which the answers alone are; one a sequence, or by packing pack several"),
+         .help = "text: the loss counts every token. chat: each JSON line is a conversation (messages, "
+                 "conversations, prompt and completion, or instruction and output), and the loss counts only its "
+                 "answers; one per sequence, or several with packing pack"),
     TEXT("data.chat_template", chat_template, DH_SET_STRING, "auto",
-         .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, mistral-v7, phi3, phi4, olmo2, "
-                 "deepseek, granite, command-r or plain; auto: those of "
-                 "the tokenizer's chat_template, where it is one of these"),
+         .help = "marks around the messages of a conversation: chatml, llama3, gemma, mistral, mistral-v7, phi3, "
+                 "phi4, olmo2, deepseek, granite, command-r or plain; auto: recognised from the tokenizer's "
+                 "chat_template"),
 
     TEXT("switch.groups", switch_groups, DH_SET_ENTRIES, "",
-         .help = "with data.packing group: the most tokens a document of a group has, rising to train.seq_len, and the mesh "
-                 "that trains it, as [1024 dp=4, 8192 cp=2 tp=2]: dp, tp, pp, cp, schedule, virtual_stages, layer_split, "
-                 "zero, sequence, bucket_mb, strategy, recompute, micro_batch, and micro_batches of one pass of its "
-                 "program; parallel.* is where weights and optimizer live, there with any degree of zero, in groups with 0 or 1"),
+         .help = "with data.packing group: for each group its longest document and its mesh, as in [1024 dp=4, "
+                 "8192 cp=2 tp=2]; lengths rise to train.seq_len. Mesh settings: dp, tp, pp, cp, schedule, "
+                 "virtual_stages, layer_split, zero (0 or 1), sequence, bucket_mb, strategy, recompute, "
+                 "micro_batch, and micro_batches per pass. Weights and optimizer state stay in the layout of "
+                 "parallel.*, with any degree of ZeRO"),
     BOOL("switch.overlap", switch_overlap, "true",
-         .help = "parameters move to the next group, and gradients back, while a group is computed; false: one after the "
-                 "other, in less memory: that of one group's parameters and gradients, and of messages"),
+         .help = "parameters move to the next group, and gradients back, during a group's computation; false: one "
+                 "after the other, which saves the memory of one group's parameters, gradients and messages"),
 
     INT("train.steps", steps, "1000", 1, MANY, .aliases = "max_steps max_iters", .help = "optimizer steps"),
     INT("train.batch", global_batch, "8", 1, 1 << 30, .aliases = "batch_size global_batch global_batch_size",
-        .unit = "sequences", .help = "per optimizer step, over all ranks"),
+        .unit = "sequences", .help = "global batch: sequences per optimizer step over all ranks"),
     INT("train.micro_batch", micro_batch, "auto", 0, 1 << 30, .aliases = "micro_batch_size",
-        .unit = "sequences", .automatic = "batch/dp; 1 with pp > 1", .help = "per micro-batch and data-parallel rank"),
+        .unit = "sequences", .automatic = "batch/dp; 1 with pp > 1",
+         .help = "sequences per micro-batch and data-parallel rank"),
     INT("train.seq_len", seq_len, "auto", 0, DH_MODEL_MAX_SEQ, .aliases = "seq_length block_size",
-        .unit = "tokens", .automatic = "model's longest, at most 1024", .help = "sequence length T"),
-    INT("train.seed", seed, "1337", 0, MANY, .help = "of weights, data order and dropout"),
-    ENUM("train.dtype", dtype, "f32", dtype_names, .help = "of computation; bf16 keeps float32 master weights"),
+        .unit = "tokens", .automatic = "model's longest, at most 1024",
+         .help = "sequence length T"),
+    INT("train.seed", seed, "1337", 0, MANY, .help = "seed of weights, data order and dropout"),
+    ENUM("train.dtype", dtype, "f32", dtype_names,
+         .help = "type of computation; bf16 keeps float32 master weights"),
     ENUM("train.fp8", fp8, "off", fp8_names,
-         .help = "operands of layers' products, rounded to 8 bits, each row and column with its own scale: e4m3 all; hybrid "
-                 "gradients e5m2, others e4m3; with dtype bf16"),
+         .help = "8-bit operands in the layers' matrix multiplications, with one scale per row and column; needs "
+                 "dtype bf16. e4m3: all operands; hybrid: e5m2 for gradients, e4m3 for the others"),
     INT("train.threads", threads, "auto", 0, 4096, .automatic = "cores / ranks", .own = true, .help = "OpenMP threads of a rank"),
     ENUM("train.capture", capture, "off", capture_names,
-         .help = "device cuda: a step's commands are captured once and launched as one (CUDA graph); auto: where all of them can be, "
-                 "else it is said why not; on: or it is an error"),
+         .help = "device cuda: the commands of a step are captured once and launched as one CUDA graph. auto: if "
+                 "all of them can be captured, otherwise the reason is printed; on: an error if they cannot"),
     ENUM("train.fuse_gelu", fuse_gelu, "auto", fuse_gelu_names,
-         .help = "products make GELU, and its gradient, of what they compute, in one operator: auto: where the device gains by it "
-                 "(cuda), off, on"),
-    ENUM("train.recompute", recompute, "none", recompute_names, .help = "activations computed again in backward; attention: its scores alone, which our attention never keeps"),
-    TEXT("train.init_from", init_from, DH_SET_PATH, "", .help = "checkpoint, or safetensors file or folder; empty: new weights"),
-    INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never", .help = "progress line on the terminal"),
+         .help = "matrix multiplications apply GELU, or its gradient, to their results in the same operator; "
+                 "auto: on devices that gain by it (cuda)"),
+    ENUM("train.recompute", recompute, "none", recompute_names,
+         .help = "activations that the backward pass computes again; attention: the attention scores only, which "
+                 "our attention never keeps"),
+    TEXT("train.init_from", init_from, DH_SET_PATH, "",
+         .help = "initial weights: a checkpoint, or a safetensors file or folder; empty: new weights"),
+    INT("train.log_every", log_every, "1", 0, MANY, .unit = "steps", .zero = "never",
+         .help = "steps between progress lines on the terminal"),
 
     INT("lora.rank", model.lora.rank, "0", 0, 4096, .zero = "all weights are trained",
-        .help = "low-rank adapters beside linears of train.init_from's model, which alone are trained"),
+        .help = "rank of low-rank adapters on the linears of train.init_from's model; only adapters are trained"),
     FLOAT("lora.alpha", model.lora.alpha, "auto", 0, 1e6, .aliases = "lora_alpha", .automatic = "2 * rank",
-          .help = "what adapters give is multiplied by alpha / rank"),
+          .help = "the adapters' output is multiplied by alpha / rank"),
     TEXT("lora.targets", model.lora.targets, DH_SET_NAMES, "all-linear", .aliases = "target_modules",
-         .help = "linears that have one, as q_proj,v_proj: the last part of Hugging Face's names; all-linear: all of "
-                 "a layer but experts and routers"),
+         .help = "linears with an adapter, as in q_proj,v_proj: the last part of Hugging Face's names; "
+                 "all-linear: every linear of a layer except experts and routers"),
     TEXT("lora.init_from", lora_init_from, DH_SET_PATH, "",
-         .help = "adapters to go on from: a folder of PEFT's, or a checkpoint of such a run; empty: new ones"),
+         .help = "adapters to start from: a PEFT folder, or a checkpoint of a run with adapters; empty: new ones"),
 
     FLOAT("optimizer.lr", lr, "6e-4", 0, 1e3, .aliases = "learning_rate max_lr",
-          .help = "highest learning rate (default: GPT-3 small's)"),
+          .help = "highest learning rate (default: that of GPT-3 small)"),
     FLOAT("optimizer.min_lr", min_lr, "0", 0, 1e3, .help = "learning rate at the end of the schedule"),
-    ENUM("optimizer.schedule", lr_schedule, "cosine", lr_names, .aliases = "lr_schedule", .help = "from lr to min_lr after the warm-up"),
+    ENUM("optimizer.schedule", lr_schedule, "cosine", lr_names, .aliases = "lr_schedule",
+         .help = "how the learning rate goes from lr to min_lr after the warm-up"),
     INT("optimizer.warmup_steps", warmup_steps, "0", 0, MANY, .aliases = "warmup warmup_iters", .unit = "steps",
-        .help = "linear rise to lr"),
+        .help = "steps of linear rise to lr"),
     INT("optimizer.decay_steps", decay_steps, "auto", 0, MANY, .aliases = "lr_decay_iters lr_decay_steps", .unit = "steps",
         .automatic = "train.steps", .help = "step at which min_lr is reached"),
-    FLOAT("optimizer.beta1", beta1, "0.9", 0, 0.9999999, .help = "AdamW: memory of the mean"),
-    FLOAT("optimizer.beta2", beta2, "0.95", 0, 0.9999999, .help = "AdamW: memory of the square (0.95: GPT-3, Llama)"),
-    FLOAT("optimizer.eps", eps, "1e-8", 0, 1, .help = "AdamW: added to the root of the square"),
-    FLOAT("optimizer.weight_decay", weight_decay, "0.1", 0, 10, .help = "of matrices; vectors are not decayed (0.1: GPT-3, Llama)"),
-    FLOAT("optimizer.grad_clip", grad_clip, "1", 0, 1e9, .zero = "off", .help = "largest norm of all gradients together"),
+    FLOAT("optimizer.beta1", beta1, "0.9", 0, 0.9999999,
+         .help = "AdamW: decay rate of the mean of gradients"),
+    FLOAT("optimizer.beta2", beta2, "0.95", 0, 0.9999999,
+         .help = "AdamW: decay rate of the mean of squared gradients (0.95: GPT-3, Llama)"),
+    FLOAT("optimizer.eps", eps, "1e-8", 0, 1,
+         .help = "AdamW: added to the root of the mean square"),
+    FLOAT("optimizer.weight_decay", weight_decay, "0.1", 0, 10,
+         .help = "weight decay of matrices; vectors have none (0.1: GPT-3, Llama)"),
+    FLOAT("optimizer.grad_clip", grad_clip, "1", 0, 1e9, .zero = "off",
+         .help = "largest norm of all gradients together; larger ones are scaled down"),
     FLOAT("optimizer.router_bias_rate", router_bias_rate, "0", 0, 1, FOR_DEEPSEEK, .zero = "off",
           .aliases = "moe_router_bias_update_rate",
-          .help = "by how much each step moves an expert's bias in its router, down where it had more than its share of the "
-                  "choices of the step, up where it had less: balance without a loss (DeepSeek V3: 0.001)"),
+          .help = "balance without a loss: each step changes an expert's router bias by this much, down if it had "
+                  "more than its share of the tokens, up if it had less (DeepSeek V3: 0.001)"),
     BOOL("optimizer.post_validation", post_validation, "false", .aliases = "enable_optimizer_post_validation",
-         .help = "pipelines: a stage steps before the norm of all gradients is known, keeps what it overwrites (12 bytes a "
-                 "weight that it updates, where activations were), and steps again where clipping or a value that is not "
-                 "finite says so; the same bits"),
+         .help = "pipelines: a stage updates its weights before the norm of all gradients is known. It keeps the "
+                 "old values (12 bytes per updated weight, in the activations' memory) and repeats the update if "
+                 "clipping or a value that is not finite requires it. The bits are the same"),
     ENUM("optimizer.fuse", fuse, "auto", fuse_names,
-         .help = "zero 1 and 2: each bucket's gradients, in so many pieces at least, are reduced, stepped by and gathered one piece "
-                 "beside the next, before the norm of all is known (with grad_clip it keeps 12 bytes a weight that it updates, and "
-                 "gathers behind the norm); the same bits; auto: by costs with strategy coconet, else off"),
+         .help = "zero 1 and 2: minimum number of pieces per gradient bucket. One piece is reduced, updated and "
+                 "gathered during the same work for the next, before the norm of all gradients is known. With "
+                 "grad_clip this keeps 12 bytes per updated weight and gathers after the norm. The bits are the "
+                 "same. auto: by costs with strategy coconet, else off"),
 
-    INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never", .help = "validation loss"),
-    INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows", .help = "global batches per validation"),
+    INT("eval.every", eval_every, "100", 0, MANY, .unit = "steps", .zero = "never",
+         .help = "steps between validations"),
+    INT("eval.batches", eval_batches, "20", 0, MANY, .zero = "all windows",
+         .help = "global batches per validation"),
 
     BOOL("metrics.tensorboard", tensorboard, "false",
-         .help = "also write metrics as TensorBoard's event files, to tensorboard/ of the run folder"),
+         .help = "also write metrics as TensorBoard event files, to tensorboard/ in the run folder"),
     INT("trace.step", trace_step, "0", 0, MANY, .unit = "step", .zero = "none",
-        .help = "step whose timeline goes to trace-rank*.json of the run folder, for Perfetto; too late: the last"),
+        .help = "step whose timeline is written to trace-rank*.json in the run folder, for Perfetto; a step after "
+                "the last means the last"),
 
-    INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end", .help = "save weights and optimizer state"),
+    INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end",
+         .help = "steps between checkpoints of weights and optimizer state"),
     BOOL("checkpoint.async", checkpoint_async, "false",
-         .help = "a thread of each rank copies its share of them and writes the copy while the rank trains; the copy "
-                 "takes 12 bytes a weight, shared out over the data-parallel ranks (`dhelix check` has it): where "
-                 "that is to spare, say true"),
-    INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all", .help = "newest checkpoints kept"),
+         .help = "checkpoints are written in the background: a thread of each rank copies the rank's share and "
+                 "writes the copy during training. The copies take 12 bytes per weight, divided among the "
+                 "data-parallel ranks (`dhelix check` prints it)"),
+    INT("checkpoint.keep", checkpoint_keep, "2", 0, MANY, .zero = "all",
+         .help = "number of newest checkpoints to keep"),
 
     ENUM("spike.action", spike_action, "off", spike_names,
-         .help = "when loss or gradient norm leaves the band of recent steps: nothing, stop before it is saved, or go back to the last good checkpoint and leave out the data since"),
-    INT("spike.window", spike_window, "32", 4, DH_SPIKE_MAX_WINDOW, .unit = "steps", .help = "recent steps that make the band"),
+         .help = "what happens when loss or gradient norm leaves the band of recent steps. off: nothing; stop: "
+                 "the run ends before the step is saved; back: the run returns to the last good checkpoint and "
+                 "skips the data since"),
+    INT("spike.window", spike_window, "32", 4, DH_SPIKE_MAX_WINDOW, .unit = "steps",
+         .help = "number of recent steps that define the band"),
     FLOAT("spike.deviations", spike_deviations, "8", 0.1, 1e6,
-          .help = "the band ends so many mean deviations above the median of those steps"),
-    INT("spike.most", spike_most, "10", 0, MANY, .help = "times a run goes back before it stops"),
+          .help = "width of the band above the median of these steps, in mean deviations"),
+    INT("spike.most", spike_most, "10", 0, MANY,
+         .help = "how often a run goes back before it stops"),
 
     ENUM("elastic.action", elastic_action, "stop", elastic_names,
-         .help = "when a rank is lost: end with a message that names it, or go on over fewer, the batch being the same: on the mesh of "
-                 "most ranks whose tp, cp, pp and ep divide those of before, from what the others have in memory (all of the state, "
-                 "with parallel.zero=0 and ranks alike), else from the newest checkpoint; MPI processes end either way; `dhelix "
-                 "launch` starts them again over fewer"),
-    INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX, .help = "with fewer left the run ends"),
+         .help = "what happens when a rank is lost. stop: the run ends with a message that names the rank. "
+                 "continue: the run goes on with fewer ranks and the same batch, on the largest mesh whose tp, "
+                 "cp, pp and ep divide the old ones. State comes from the other ranks' memory if they hold all of "
+                 "it (parallel.zero 0), else from the newest checkpoint. MPI processes end either way; `dhelix "
+                 "launch` starts them again with fewer ranks"),
+    INT("elastic.min_ranks", elastic_min_ranks, "1", 1, DEGREE_MAX,
+         .help = "the run ends when fewer ranks are left"),
 
-    INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)", .help = "data parallel"),
-    INT("parallel.tp", tp, "1", 1, DEGREE_MAX, .help = "tensor parallel; more ranks than model.n_kv_heads share heads of keys and values"),
-    INT("parallel.pp", pp, "1", 1, DEGREE_MAX, .help = "pipeline stages"),
-    INT("parallel.cp", cp, "1", 1, DEGREE_MAX, .help = "context parallel"),
+    INT("parallel.dp", dp, "auto", 0, DEGREE_MAX, .automatic = "ranks/(tp*pp*cp)",
+         .help = "data-parallel ranks"),
+    INT("parallel.tp", tp, "1", 1, DEGREE_MAX,
+         .help = "tensor-parallel ranks; if there are more of them than model.n_kv_heads, several share a "
+                 "key/value head"),
+    INT("parallel.pp", pp, "1", 1, DEGREE_MAX,
+         .help = "pipeline stages"),
+    INT("parallel.cp", cp, "1", 1, DEGREE_MAX,
+         .help = "context-parallel ranks"),
     ENUM("parallel.cp_linear", cp_linear, "lasp2", cp_linear_names,
-         .help = "context parallelism of linear attention: lasp2, one all-gather of states in each direction; lasp1, states "
-                 "handed on from rank to rank, cp - 1 times (not with model.softmax_every)"),
+         .help = "context parallelism of linear attention. lasp2: one all-gather of states in each direction; "
+                 "lasp1: states are passed from rank to rank, cp - 1 times (not with model.softmax_every)"),
     ENUM("parallel.cp_grad_dtype", cp_grad_dtype, "compute", cp_grad_names,
-         .help = "type in which gradients of keys and values travel between context-parallel ranks: compute, that of "
-                 "train.dtype; float32, rounded once"),
-    INT("parallel.ep", ep, "1", 1, DEGREE_MAX, .help = "expert parallel, inside dp"),
-    INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS, .help = "model chunks of a stage"),
+         .help = "type in which context-parallel ranks exchange gradients of keys and values. compute: the type "
+                 "of train.dtype; float32: rounded once, at the end"),
+    INT("parallel.ep", ep, "1", 1, DEGREE_MAX,
+         .help = "expert-parallel ranks, inside dp"),
+    INT("parallel.virtual_stages", vpp, "1", 1, DH_MODEL_MAX_LAYERS,
+         .help = "model chunks per pipeline stage"),
     TEXT("parallel.schedule", schedule, DH_SET_NAME_OR_PATH, "1f1b",
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
     TEXT("parallel.layer_split", layer_split, DH_SET_SPLIT, "", .automatic = "the split with the shortest simulated step",
-         .help = "layers of each chunk in model order, as 3,4,4,3; -1: one fewer than an even share; "
-                 "*: as even as can be, of all that are not listed; empty: even"),
+         .help = "layers of each chunk in model order, as in 3,4,4,3. -1: one fewer than an even share; *: an "
+                 "even share of the layers not listed; empty: all even; auto: the split with the shortest "
+                 "simulated step"),
     INT("parallel.max_activations", max_activations, "auto", 0, DEGREE_MAX, .automatic = "pp",
         .unit = "micro-batches",
-        .help = "schedule zb-auto: activations that a stage keeps at most; 2 * pp hides its bubble"),
-    FLOAT("parallel.wgrad_share", wgrad_share, "auto", 0.001, 1, .automatic = "that of the model's layers",
-        .help = "schedule zb-auto: share of an activation still held between input and weight gradients"),
+        .help = "schedule zb-auto: most activations that a stage keeps; 2 * pp removes its bubble"),
+    FLOAT("parallel.wgrad_share", wgrad_share, "auto", 0.001, 1, .automatic = "computed from the model's layers",
+        .help = "schedule zb-auto: share of an activation that is kept between input gradients and weight "
+                "gradients"),
     INT("parallel.expert_tp", expert_tp, "auto", 0, DEGREE_MAX, .automatic = "tp", FOR_EXPERTS,
-        .help = "tensor-parallel ranks that share an expert: all, each with some of its columns and every row; or 1: "
-                "experts are spread over tp ranks too, which send their own share of rows"),
-    BOOL("parallel.sequence", sequence_parallel, "true", .help = "tp splits the tokens between the linears too; false: every rank has them all"),
+        .help = "tensor-parallel ranks that share an expert. tp: each rank has some columns of every expert and "
+                "receives all rows; 1: experts are spread over the tp ranks too, and each rank sends only its own "
+                "share of rows"),
+    BOOL("parallel.sequence", sequence_parallel, "true",
+         .help = "sequence parallelism: tensor-parallel ranks split the tokens between linears; false: every rank "
+                 "holds all tokens there"),
     INT("parallel.zero", zero, "0", 0, 3,
-        .help = "shared out over dp (and cp): 1 optimizer state; 2 gradients too, reduced to shards as they come; 3 parameters too, gathered block by block"),
+        .help = "what data-parallel (and context-parallel) ranks shard. 1: optimizer state; 2: gradients too, "
+                "reduced to shards as they come; 3: parameters too, gathered block by block"),
     INT("parallel.prefetch", prefetch, "1", 0, DH_MODEL_MAX_LAYERS, .unit = "blocks",
-        .help = "zero 3: how many blocks ahead parameters are gathered, forward and backward"),
+        .help = "zero 3: number of blocks by which gathering runs ahead of the computation"),
     {.key = "parallel.reshard_after_forward", .type = DH_SET_ENUM_OR_INT, AT(reshard), .fallback = "true", .names = reshard_names,
          .min = 2, .max = DEGREE_MAX, .unit = "ranks",
-         .help = "zero 3: gathered parameters are released behind a block's forward (true), stay whole until its backward (false), "
-                 "or stay as shards over a node's ranks (node) or so many neighbours (a number), which gather them among themselves"},
+         .help = "zero 3: what happens to gathered parameters after a block's forward. true: released; false: "
+                 "kept until its backward; node: kept as shards over a node's ranks; a number: kept as shards "
+                 "over so many neighbours"},
     ENUM("parallel.regather", regather, "micro-batch", regather_names,
-         .help = "zero 3: parameters are gathered for each micro-batch, or once for those that follow each other through a virtual stage, "
-                 "as with schedule looped-bfs all of a step do"),
+         .help = "zero 3: parameters are gathered for each micro-batch, or once for successive micro-batches of a "
+                 "virtual stage (with schedule looped-bfs: all of a step)"),
     ENUM("parallel.gather", gather, "optimizer", gather_names,
-         .help = "zero 1 and 2: parameters are gathered behind the optimizer, or beside the next step's first forwards, each bucket before what reads it"),
+         .help = "zero 1 and 2: parameters are gathered after the optimizer, or during the next step's first "
+                 "forwards, each bucket before its first use"),
     ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,
-         .help = "zero 2 and 3: gradients of a step's micro-batches are added up whole and reduced with the last one's, or every "
-                 "micro-batch's are reduced and only shards stay"),
+         .help = "zero 2 and 3: last: gradients are accumulated whole and reduced with the last micro-batch; "
+                 "every: each micro-batch's gradients are reduced, and only shards are kept"),
     BOOL("parallel.zero1", zero1, "false", .help = "the same as zero: 1"),
     FLOAT("parallel.bucket_mb", bucket_mb, "auto", 0.001, 1e6, .unit = "MB",
           .automatic = "4 for each rank that reduces together, at least 25",
-          .help = "gradients reduced by one transfer: of neighbouring blocks together, of a larger block in pieces"),
+          .help = "size of one gradient reduction: small neighbouring blocks are reduced together, larger blocks "
+                  "in pieces"),
     FLOAT("parallel.timeout_s", timeout_s, "auto", 0.001, 1e6, .unit = "s",
-          .automatic = "in steps 20 times the slowest so far, at least 60; else 600", .help = "longest wait for another rank before the run ends, naming who did not come"),
+          .automatic = "20 times the slowest step so far, at least 60; before the first step 600",
+         .help = "longest wait for another rank; then the run ends and names the rank that is missing"),
     ENUM("parallel.mpi_wait", mpi_wait, "yield", mpi_wait_names,
-         .help = "how MPI calls wait: yield and sleep leave the core to computing; block keeps it, and notices no timeout"),
+         .help = "how MPI calls wait. yield and sleep leave the core to computation; block keeps the core and "
+                 "notices no timeout"),
     ENUM("parallel.gpu_comm", gpu_comm, "auto", gpu_comm_names,
-         .help = "device cuda: ranks communicate by NCCL on their streams (nccl), threads that share a GPU by copies on it (device), all through "
-                 "memory of the host (host), or each group by the first of these that it can (auto)"),
-    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "those with which a simulated step is shortest, by a profile; without one 16 on links inside of nodes, 8 between them",
-        .help = "device cuda: processors of a GPU that calls of a stream take at most; products are planned for those that all streams leave"),
+         .help = "device cuda: how ranks communicate. nccl: NCCL on the ranks' streams; device: copies on the "
+                 "GPU, for threads that share one; host: through host memory; auto: each group uses the first of "
+                 "these that is possible"),
+    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "the number with the shortest simulated step, from a profile; without a profile 16 on links "
+                                                                               "inside a node, 8 between nodes",
+        .help = "device cuda: most SMs that communication on one stream takes; matrix multiplications are planned "
+                "for the rest"),
 
-    INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1", .help = "nodes, each with consecutive ranks"),
-    INT("topology.ranks_per_node", ranks_per_node, "auto", 0, DEGREE_MAX, .automatic = "ranks / nodes", .help = "ranks of a node"),
+    INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1",
+         .help = "number of nodes, each with consecutive ranks"),
+    INT("topology.ranks_per_node", ranks_per_node, "auto", 0, DEGREE_MAX, .automatic = "ranks / nodes",
+         .help = "ranks per node"),
 
-    FLOAT("links.local.gbps", link_local.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced", .help = "pace of transfers inside a node"),
-    FLOAT("links.local.latency_us", link_local.latency_us, "0", 0, 1e9, .unit = "us", .help = "added to each of them"),
-    FLOAT("links.cross.gbps", link_cross.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced", .help = "pace of transfers between nodes"),
-    FLOAT("links.cross.latency_us", link_cross.latency_us, "0", 0, 1e9, .unit = "us", .help = "added to each of them"),
+    FLOAT("links.local.gbps", link_local.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced",
+         .help = "pace of transfers inside a node"),
+    FLOAT("links.local.latency_us", link_local.latency_us, "0", 0, 1e9, .unit = "us",
+         .help = "latency added to each transfer inside a node"),
+    FLOAT("links.cross.gbps", link_cross.gbps, "0", 0, 1e9, .unit = "Gbit/s", .zero = "not paced",
+         .help = "pace of transfers between nodes"),
+    FLOAT("links.cross.latency_us", link_cross.latency_us, "0", 0, 1e9, .unit = "us",
+         .help = "latency added to each transfer between nodes"),
 
     TEXT("slow.ranks", slow_ranks, DH_SET_INTS, "",
-         .help = "stragglers, simulated only: ranks whose computation takes slow.factor times as long"),
-    FLOAT("slow.factor", slow_factor, "1", 0.001, 1e6, .help = "of slow.ranks"),
+         .help = "simulated stragglers: ranks whose computation takes slow.factor times as long"),
+    FLOAT("slow.factor", slow_factor, "1", 0.001, 1e6,
+         .help = "how many times as long slow.ranks compute"),
     TEXT("slow.links", slow_links, DH_SET_INTS, "",
-         .help = "simulated only: ranks whose communication takes slow.link_factor times as long"),
+         .help = "simulated slow links: ranks whose communication takes slow.link_factor times as long"),
     TEXT("slow.nodes", slow_nodes, DH_SET_INTS, "",
-         .help = "simulated only: nodes whose communication with others takes slow.link_factor times as long"),
-    FLOAT("slow.link_factor", slow_link_factor, "1", 0.001, 1e6, .help = "of slow.links and slow.nodes"),
+         .help = "simulated slow links: nodes whose communication with other nodes takes slow.link_factor times "
+                 "as long"),
+    FLOAT("slow.link_factor", slow_link_factor, "1", 0.001, 1e6,
+         .help = "how many times as long slow.links and slow.nodes communicate"),
 
-    ENUM("moe.mode", moe_mode, "dropless", moe_names, .help = "buffers sized by need up to a bound, or fixed with dropped tokens"),
-    FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6, .help = "buffer of an expert over its even share (dropless: the bound)"),
+    ENUM("moe.mode", moe_mode, "dropless", moe_names,
+         .help = "dropless: buffers have the size that is needed, up to a bound; capacity: buffers have a fixed "
+                 "size, and tokens beyond it are dropped"),
+    FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6,
+         .help = "size of an expert's buffer, as a multiple of its even share (dropless: the bound)"),
     FLOAT("moe.load", moe_load, "1", 1, 1e6,
-          .help = "for predictions and orders: rows of the busiest expert over an even share, which is what routers "
-                  "are trained towards; the rank that gets most of them sets the pace of its layer"),
+          .help = "for predictions and orders: rows of the busiest expert, as a multiple of an even share. The "
+                  "rank with the most rows sets the pace of its layer; 1: balanced"),
     TEXT("moe.recorded", moe_recorded, DH_SET_PATH, "", .own = true,
-         .help = "run folder whose recorded load of experts (experts.json) counts instead; empty: moe.load"),
+         .help = "run folder whose recorded expert load (experts.json) replaces moe.load; empty: moe.load"),
 
     TEXT("stages.forward_ms", stage_ms[DH_STAGE_FORWARD], DH_SET_REALS, "",
-         .help = "times instead of a model, for simulate alone: a forward of a virtual stage, in ms; one "
-                 "for all, or one for each"),
+         .help = "simulate only, instead of a model: time of a virtual stage's forward; one number for all "
+                 "stages, or one per stage"),
     TEXT("stages.input_ms", stage_ms[DH_STAGE_INPUT], DH_SET_REALS, "",
-         .help = "its backward as far as other stages wait for it: gradients of inputs"),
+         .help = "time of the input gradients of a virtual stage's backward, for which other stages wait"),
     TEXT("stages.weight_ms", stage_ms[DH_STAGE_WEIGHT], DH_SET_REALS, "",
-         .help = "the rest of its backward: gradients of weights"),
+         .help = "time of the weight gradients of a virtual stage's backward"),
     FLOAT("stages.transfer_ms", stage_transfer_ms, "0", 0, 1e9, .unit = "ms",
-          .help = "from the end of a stage's work until another rank has its result"),
+          .help = "time from the end of a stage's work until another rank has its result"),
 };
 /* clang-format on */
 

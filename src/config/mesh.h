@@ -33,7 +33,7 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_PP, "pp", 16, "pipeline stages")                                                    \
     X(DH_GROUP_EP, "ep", 4, "exchange of tokens between experts")                                  \
     X(DH_GROUP_TP_EP, "tp-ep", 1 | 4,                                                              \
-      "the same where tensor-parallel ranks have experts of their own")                            \
+      "exchange of tokens between experts that tensor-parallel ranks have of their own")           \
     X(DH_GROUP_EDP, "edp", 8, "copies of one expert")                                              \
     X(DH_GROUP_TP_CP, "tp-cp", 1 | 2, "one sequence")                                              \
     X(DH_GROUP_DP_CP, "dp-cp", 2 | 4 | 8, "gradients of dense weights")                            \
@@ -48,23 +48,25 @@ typedef enum dh_mesh_axis {
       "gradients of dense weights that a stage and its mirror image hold")                         \
     X(DH_GROUP_EDP_CP_COPIES, "edp-cp-copies", 2 | 8 | 16,                                         \
       "gradients of expert weights that a stage and its mirror image hold")                        \
-    X(DH_GROUP_TP_NODE, "tp-node", 1, "of tp, those on one node")                                  \
-    X(DH_GROUP_TP_CROSS, "tp-cross", 1, "of tp, those at one place of every node")                 \
-    X(DH_GROUP_EP_NODE, "ep-node", 4, "of ep, those on one node")                                  \
-    X(DH_GROUP_EP_CROSS, "ep-cross", 4, "of ep, those at one place of every node")                 \
-    X(DH_GROUP_TP_EP_NODE, "tp-ep-node", 1 | 4, "of tp-ep, those on one node")                     \
-    X(DH_GROUP_TP_EP_CROSS, "tp-ep-cross", 1 | 4, "of tp-ep, those at one place of every node")    \
-    X(DH_GROUP_DP_CP_NODE, "dp-cp-node", 2 | 4 | 8, "of dp-cp, those on one node")                 \
+    X(DH_GROUP_TP_NODE, "tp-node", 1, "ranks of tp on one node")                                   \
+    X(DH_GROUP_TP_CROSS, "tp-cross", 1, "ranks of tp with the same position on every node")        \
+    X(DH_GROUP_EP_NODE, "ep-node", 4, "ranks of ep on one node")                                   \
+    X(DH_GROUP_EP_CROSS, "ep-cross", 4, "ranks of ep with the same position on every node")        \
+    X(DH_GROUP_TP_EP_NODE, "tp-ep-node", 1 | 4, "ranks of tp-ep on one node")                      \
+    X(DH_GROUP_TP_EP_CROSS, "tp-ep-cross", 1 | 4,                                                  \
+      "ranks of tp-ep with the same position on every node")                                       \
+    X(DH_GROUP_DP_CP_NODE, "dp-cp-node", 2 | 4 | 8, "ranks of dp-cp on one node")                  \
     X(DH_GROUP_DP_CP_CROSS, "dp-cp-cross", 2 | 4 | 8,                                              \
-      "of dp-cp, those at one place of every node")                                                \
-    X(DH_GROUP_EDP_CP_NODE, "edp-cp-node", 2 | 8, "of edp-cp, those on one node")                  \
-    X(DH_GROUP_EDP_CP_CROSS, "edp-cp-cross", 2 | 8, "of edp-cp, those at one place of every node") \
+      "ranks of dp-cp with the same position on every node")                                       \
+    X(DH_GROUP_EDP_CP_NODE, "edp-cp-node", 2 | 8, "ranks of edp-cp on one node")                   \
+    X(DH_GROUP_EDP_CP_CROSS, "edp-cp-cross", 2 | 8,                                                \
+      "ranks of edp-cp with the same position on every node")                                      \
     X(DH_GROUP_KV, "kv", 1,                                                                        \
-      "gradients of key and value heads that tensor-parallel ranks have alike")                    \
+      "gradients of key and value heads that several tensor-parallel ranks hold")                  \
     X(DH_GROUP_DP_CP_SHARE, "dp-cp-share", 2 | 4 | 8,                                              \
-      "of dp-cp, neighbours that keep a block's parameters between them")                          \
+      "neighbouring ranks of dp-cp that share a block's parameters")                               \
     X(DH_GROUP_EDP_CP_SHARE, "edp-cp-share", 2 | 8,                                                \
-      "of edp-cp, neighbours that keep an expert's parameters between them")
+      "neighbouring ranks of edp-cp that share an expert's parameters")
 
 typedef enum dh_group_kind {
 #define X(code, name, axes, doc) code,

@@ -51,7 +51,7 @@ data.train=nofile reading the characters of data.train: cannot open
 EOF
 fails 1 'did you mean h100' "$dhelix" simulate examples/quickstart.yaml --cluster H100
 ok "$dhelix" help tp
-says 'parallel.tp: tensor parallel'
+says 'parallel.tp: '
 ok "$dhelix" help vpp
 says 'vpp: here parallel.virtual_stages'
 says '--set parallel.virtual_stages=VALUE'
