@@ -274,7 +274,7 @@ static dh_status read_passes(dh_ctx *ctx, const run_graph_args *a, dh_graph_run_
     else if (strncmp(text, "auto", 4) == 0)
         return dh_fail(ctx, DH_EINVAL, "--passes %.40s: it is auto, auto(sharded) or passes", text);
     else if (a->cluster)
-        return dh_fail(ctx, DH_EINVAL, "--cluster is what --passes auto goes by: say that, too");
+        return dh_fail(ctx, DH_EINVAL, "--cluster has an effect only with --passes auto: add it");
     else
         return dh_pass_list_parse(ctx, text, &how->passes);
     return DH_OK;

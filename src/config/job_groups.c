@@ -178,14 +178,14 @@ static dh_status check_each(dh_ctx *ctx, const dh_job *job, size_t n)
         DH_TRY(check_heads(ctx, &of, " of a group"));
         if (of.seq_len <= before)
             return dh_fail(ctx, DH_EINVAL,
-                           "switch.groups: lengths must rise, and %lld comes behind %lld",
+                           "switch.groups: lengths must rise, but %lld comes after %lld",
                            LL(of.seq_len), LL(before));
         before = of.seq_len;
     }
     if (before == job->seq_len) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "switch.groups end with documents of %lld tokens, and train.seq_len, the "
-                   "longest that there are, is %lld: the last group is that of train.seq_len",
+                   "the last of switch.groups has documents of %lld tokens, but train.seq_len is "
+                   "%lld: the last group must have length train.seq_len",
                    LL(before), LL(job->seq_len));
 }
 

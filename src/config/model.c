@@ -203,8 +203,8 @@ static dh_status check_attention(dh_ctx *ctx, const dh_model *m)
                        dh_family_names[m->family]);
     if (m->window)
         return dh_fail(ctx, DH_EINVAL,
-                       "model window is %lld, and attention linear, whose sums take in all tokens "
-                       "before one: give model.window=0",
+                       "model.window is %lld, but linear attention sums over all earlier tokens: "
+                       "give model.window=0",
                        (long long)m->window);
     return DH_OK;
 }
@@ -214,7 +214,7 @@ static dh_status check_gemma(dh_ctx *ctx, const dh_model *m)
     const bool gemma = family_rows[m->family].gemma;
     if (m->norm_plus_one != gemma || m->embed_scaled != gemma)
         return dh_fail(ctx, DH_EINVAL,
-                       "model norm_plus_one or embed_scaled is not that of the %s family",
+                       "model norm_plus_one or embed_scaled differs from the %s family's",
                        dh_family_names[m->family]);
     if (!isfinite(m->query_scalar) || m->query_scalar < 0 || (m->query_scalar > 0 && !gemma))
         return dh_fail(ctx, DH_EINVAL, "model query_scalar is %g; it must be %s", m->query_scalar,
@@ -239,7 +239,7 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
     const struct family_row *row = &family_rows[m->family];
     const char *name = dh_family_names[m->family];
     if (m->norm != row->norm || m->act != row->act || m->norm_place != row->norm_place)
-        return dh_fail(ctx, DH_EINVAL, "model norm or activation is not that of the %s family",
+        return dh_fail(ctx, DH_EINVAL, "model norm or activation differs from the %s family's",
                        name);
     if (m->bias && !row->biases)
         return dh_fail(ctx, DH_EINVAL, "model bias is true; the %s family has no biases", name);

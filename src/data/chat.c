@@ -354,7 +354,8 @@ static dh_status check_row(dh_ctx *ctx, const json_t *row)
     for (size_t i = 0; i < DH_COUNTOF(read); i++)
         if (!says_nothing(json_object_get(row, read[i].key)))
             return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "the conversation has \"%s\" beside its messages, which is not read: %s",
+                           "the conversation has \"%s\" in addition to its messages, and that is "
+                           "not supported: %s",
                            read[i].key, read[i].instead);
     return DH_OK;
 }

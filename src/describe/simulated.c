@@ -198,7 +198,8 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.pp is 1: one stage has one order, which stands as 1f1b");
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "no forwards beside backwards, which strategy %s orders: %s has them",
+                   "strategy %s orders pairs of a forward and a backward, and this schedule has "
+                   "none: %s has them",
                    one->strategy->name, one->taken);
 }
 

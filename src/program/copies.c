@@ -46,8 +46,8 @@ static dh_status check_zero(dh_ctx *ctx, const dh_recipe *r, const dh_schedule *
                        s->name);
     if (dh_recipe_reduces_each(r))
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "schedule %s keeps two copies of the model, whose gradients are summed once "
-                       "a step, when both have all of theirs: take parallel.gradient_sync=last",
+                       "schedule %s keeps two copies of the model and sums their gradients once "
+                       "per step: use parallel.gradient_sync=last",
                        s->name);
     if (r->zero >= 2 && together)
         return dh_fail(ctx, DH_EUNSUPPORTED,

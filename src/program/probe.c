@@ -219,10 +219,10 @@ dh_status plan_emit_probes(dh_ctx *ctx, plan *b)
                 .p = dh_emitter_program(b->emitter),
                 .costs = b->spec->recipe.costs ? b->spec->recipe.costs : &dh_costs_default};
     const uint32_t n_step = (uint32_t)r.p->instrs.n;
-    dh_status st =
-        r.p->n_micro >= 2
-            ? DH_OK
-            : dh_fail(ctx, DH_EINVAL, "probes need 2 micro-batches: a forward beside a backward");
+    dh_status st = r.p->n_micro >= 2 ? DH_OK
+                                     : dh_fail(ctx, DH_EINVAL,
+                                               "probes need 2 micro-batches: the forward of one "
+                                               "runs during the backward of the other");
     for (uint32_t i = 0; st == DH_OK && i < n_step; i++) st = list_class(ctx, &r, i);
     if (st == DH_OK) st = emit_solos(ctx, &r, n_step);
     if (st == DH_OK) st = emit_pairs(ctx, &r);

@@ -62,7 +62,8 @@ static dh_status check_operand(verifier *v, uint32_t instr, const dh_operand *o,
                        dh_instr_describe(p, instr, text, sizeof text), (unsigned long long)o->byte0,
                        (unsigned long long)(o->byte0 + o->n_bytes), (unsigned long long)b->n_bytes);
     if (b->offset + b->n_bytes > p->slab_bytes)
-        return dh_fail(v->ctx, DH_EVERIFY, "%s: its buffer ends at %llu, behind the slab of %llu",
+        return dh_fail(v->ctx, DH_EVERIFY,
+                       "%s: its buffer ends at byte %llu, after the end of the slab of %llu bytes",
                        dh_instr_describe(p, instr, text, sizeof text),
                        (unsigned long long)(b->offset + b->n_bytes),
                        (unsigned long long)p->slab_bytes);

@@ -64,7 +64,7 @@ static dh_status list_used(dh_ctx *ctx, const dh_program *p, used_list *list)
 {
     for (uint32_t i = 0; i < p->instrs.n; i++)
         if (!add_instr(p, i, list))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory verifying programs beside each other");
+            return dh_fail(ctx, DH_ENOMEM, "out of memory verifying programs that run together");
     if (list->n) qsort(list->at, list->n, sizeof *list->at, by_place);
     join_runs(list);
     return DH_OK;
@@ -104,7 +104,7 @@ static dh_status check_left_alone(dh_ctx *ctx, const dh_program *a, const used_l
     if (!met) met = find_met(of_a, n, of_a->n, of_b, &writer);
     if (!met) return DH_OK;
     return dh_fail(ctx, DH_EVERIFY,
-                   "two programs that run beside each other share bytes %llu to %llu of the slab: "
+                   "two programs that run at the same time share bytes %llu to %llu of the slab: "
                    "%s of one %s there, and %s of the other writes",
                    (unsigned long long)DH_MAX(met->begin, writer->begin),
                    (unsigned long long)DH_MIN(met->end, writer->end) - 1,
@@ -120,8 +120,8 @@ dh_status dh_programs_beside(dh_ctx *ctx, const dh_program *a, const dh_program 
     if (st == DH_OK) st = list_used(ctx, b, &of_b);
     if (st == DH_OK && a->beside == b->beside)
         st = dh_fail(ctx, DH_EVERIFY,
-                     "two programs that run beside each other are to have streams "
-                     "of their own: one of them is the one beside the other");
+                     "two programs that run at the same time need separate streams: exactly one of "
+                     "them must be marked as the second");
     if (st == DH_OK) st = check_left_alone(ctx, a, &of_a, b, &of_b);
     if (st == DH_OK) st = check_left_alone(ctx, b, &of_b, a, &of_a);
     dh_vec_fini(&of_a);

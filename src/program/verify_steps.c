@@ -71,7 +71,8 @@ static dh_status check_amended(const stepper *s, uint32_t step)
     for (uint32_t i = step + 1; i < s->end; i++)
         if (amends(s, step, i)) return DH_OK;
     return dh_fail(s->ctx, DH_EVERIFY,
-                   "%s goes by the norm of some stages, and nothing amends it by that of all",
+                   "%s uses the norm of some stages only, and no later operator corrects it by the "
+                   "norm of all stages",
                    dh_instr_describe(s->p, step, text, sizeof text));
 }
 
@@ -118,15 +119,15 @@ static dh_status check_own(const stepper *s, uint32_t instr)
     char text[256];
     dh_instr_describe(s->p, instr, text, sizeof text);
     if (!s->p->steps_by_own)
-        return dh_fail(s->ctx, DH_EVERIFY,
-                       "%s is final, and goes by a norm that is not that of all stages' gradients",
-                       text);
+        return dh_fail(
+            s->ctx, DH_EVERIFY,
+            "%s is final, but it uses a norm that does not cover the gradients of all stages",
+            text);
     const uint32_t clip = find_maker(s, instr, DH_OP_CLIP, input(s, instr, NORM));
     const uint32_t sum =
         clip == DH_NONE ? clip : find_maker(s, clip, DH_OP_SQSUM, input(s, clip, 0));
     if (sum != DH_NONE && same(input(s, sum, 0), input(s, instr, G))) return DH_OK;
-    return dh_fail(s->ctx, DH_EVERIFY, "%s goes by the norm of another gradient than it reads",
-                   text);
+    return dh_fail(s->ctx, DH_EVERIFY, "%s uses the norm of one gradient and reads another", text);
 }
 
 /* Routers' biases go by the norm of all alone, whichever way a stage comes to know it. */
@@ -138,9 +139,10 @@ static dh_status check_final(const stepper *s, uint32_t instr)
     char text[256];
     if (!amended && !balances && is_own(s, norm)) return check_own(s, instr);
     if (s->p->mesh.pp == 1 || is_of_all(s, s->sum[norm->buffer], amended)) return DH_OK;
-    return dh_fail(s->ctx, DH_EVERIFY,
-                   "%s is final, and goes by a norm that is not that of all stages' gradients",
-                   dh_instr_describe(s->p, instr, text, sizeof text));
+    return dh_fail(
+        s->ctx, DH_EVERIFY,
+        "%s is final, but it uses a norm that does not cover the gradients of all stages",
+        dh_instr_describe(s->p, instr, text, sizeof text));
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */

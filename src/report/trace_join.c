@@ -88,8 +88,8 @@ static dh_status renumber(dh_ctx *ctx, int64_t rank, json_t *events, ids *before
             __builtin_add_overflow(by, 1, &by) ||
             __builtin_add_overflow(mine.highest, by, &highest))
             return dh_fail(ctx, DH_EFORMAT,
-                           "trace-rank%lld.json: no numbers are left for its \"External id\" and "
-                           "\"correlation\" behind those of the ranks before",
+                           "trace-rank%lld.json: its \"External id\" and \"correlation\" numbers "
+                           "do not fit after those of the earlier ranks",
                            (long long)rank);
         each_id(events, raise_id, &by);
         before->highest = highest;

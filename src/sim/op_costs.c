@@ -150,7 +150,8 @@ dh_status dh_sim_rates_across(dh_ctx *ctx, const dh_sim_op_costs *of_a, uint32_t
     const dh_cost_op op_a = cost_op_of_kind(of_a, a), op_b = cost_op_of_kind(of_b, b);
     const dh_op_rates rates = costs->beside(costs->self, &op_a, &op_b);
     if (!isfinite(rates.a) || !isfinite(rates.b))
-        return dh_fail(ctx, DH_EINVAL, "%s: %s beside %s runs at %g and %g of its speed",
+        return dh_fail(ctx, DH_EINVAL,
+                       "%s: %s together with %s: they run at %g and %g of their speed alone",
                        costs->name, dh_op_info_of(op_a.op->type)->name,
                        dh_op_info_of(op_b.op->type)->name, rates.a, rates.b);
     *rate_a = rates.a;

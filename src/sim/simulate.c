@@ -245,7 +245,7 @@ static dh_status find_beside(build *b)
     for (int64_t i = 0; i < b->mesh.ranks; i++)
         if (b->options->beside[i]->rank != i || mesh->ranks != b->mesh.ranks)
             return dh_fail(b->ctx, DH_EINVAL,
-                           "what runs beside programs of %lld ranks is to be a program of each",
+                           "programs that run together must have the same ranks: there are %lld",
                            (long long)b->mesh.ranks);
     return dh_sim_nodes_init(b->ctx, b->sim->arena, mesh, none, &plain, &b->beside);
 }

@@ -71,7 +71,8 @@ static void tell(const candidate *list, size_t n, const candidate *best)
                    &list[i] == best ? "  <- trains" : "");
     for (size_t i = 1; i < n && best == list; i++) {
         if (!list[i].job || list[i].step_ns >= best->step_ns) continue;
-        dh_log(DH_LOG_INFO, "strategy auto: %s stays: the others save less than %.0f %% of a step",
+        dh_log(DH_LOG_INFO,
+               "strategy auto: keeps %s, because the others save less than %.0f %% of a step",
                best->strategy->name, 100 * (1 - WORTH_IT));
         return;
     }

@@ -183,8 +183,8 @@ dh_status dh_job_shrink(dh_ctx *ctx, const dh_job *job, int64_t n_left,
     s.prepares = can_prepare(&s);
     if (!find_any(&s, n_left))
         return dh_fail(ctx, DH_EINVAL,
-                       "%lld ranks are left, and the job can have no mesh of them whose degrees "
-                       "divide those it had: with %lld ranks, %s",
+                       "%lld ranks are left, and no mesh of them has degrees that divide the "
+                       "former ones: with %lld ranks, %s",
                        (long long)n_left, (long long)s.n_refused, s.refusal.message);
     if (shrunk->job.ranks >= job->elastic_min_ranks) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "it could over %s, and elastic.min_ranks is %lld", shrunk->text,

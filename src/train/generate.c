@@ -220,8 +220,8 @@ dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_
     DH_NEEDS_LIST(ctx, spec->prompt, spec->n_prompt);
     if (!trained->tokenizer)
         return dh_fail(ctx, DH_EINVAL,
-                       "generating text needs a tokenizer: none was found beside "
-                       "the weights, and none was given");
+                       "generating text needs a tokenizer: none was given, and there is none next "
+                       "to the weights");
     if (spec->max_tokens < 0 || spec->max_tokens > MOST_TOKENS)
         return dh_fail(ctx, DH_EINVAL, "a text of %lld tokens: 0 to %d would be right",
                        (long long)spec->max_tokens, MOST_TOKENS);

@@ -103,11 +103,10 @@ static dh_status find(dh_ctx *ctx, dh_arena *arena, const dh_job *job, dh_stage_
     dh_schedule_spec spec;
     const dh_schedule_row *row;
     if (strcmp(job->strategy, "sequential") != 0)
-        return dh_fail(
-            ctx, DH_EUNSUPPORTED,
-            "strategy=%s orders operators, of which stages.forward_ms has no times: leave "
-            "it at sequential",
-            job->strategy);
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "strategy=%s orders operators, but stages.forward_ms gives no times of "
+                       "operators: use sequential",
+                       job->strategy);
     if (dh_job_schedule_file(job)) {
         DH_TRY(dh_schedule_read_csv(ctx, job->schedule, &t->schedule));
         DH_TRY(read_costs(ctx, arena, job, t->schedule->n_stages, &costs));

@@ -87,8 +87,8 @@ static dh_status check_base(dh_ctx *ctx, const dh_found *found)
     snprintf(is, sizeof is, DH_BASE_VALUE "%s", hash);
     if (strcmp(was, is) == 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "the adapters of %s were trained beside %s, and %s is %s: it has changed, "
-                   "or is another model",
+                   "the adapters of %s were trained on %s, but %s has %s: it has changed, or it "
+                   "is another model",
                    found->path.text, was, found->base.text, is);
 }
 
@@ -195,7 +195,8 @@ dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_traine
     if (found->tokenizer.len == 0) return DH_OK;
     dh_ctx unfit = DH_CTX_INIT;
     if (load_fitting(&unfit, found->tokenizer.text, &found->model, tokenizer) != DH_OK)
-        dh_log(DH_LOG_WARN, "going on without the tokenizer beside the weights: %s", unfit.message);
+        dh_log(DH_LOG_WARN, "going on without the tokenizer next to the weights: %s",
+               unfit.message);
     return DH_OK;
 }
 

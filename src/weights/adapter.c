@@ -119,9 +119,10 @@ static dh_status refuse_others(dh_ctx *ctx, const json_t *root)
         return dh_fail(ctx, DH_EUNSUPPORTED, "\"peft_type\" is %s; only \"LORA\" is read",
                        type ? type : "not given");
     if (bias && strcmp(bias, "none") != 0)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "\"bias\" is \"%s\": biases are not trained beside adapters (\"none\")",
-                       bias);
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "\"bias\" is \"%s\": biases cannot be trained together with adapters (right: \"none\")",
+            bias);
     DH_TRY(check_start(ctx, json_object_get(root, "init_lora_weights")));
     for (size_t i = 0; i < DH_COUNTOF(keys); i++)
         if (!says_nothing(json_object_get(root, keys[i])))

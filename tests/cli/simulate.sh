@@ -224,7 +224,7 @@ ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json --set parallel.sched
     --set parallel.virtual_stages=2 --set train.batch=16
 same "$(json step_ms)" "$zb" 'zb-v of all and by itself'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,gpipe,dhelix-w --strategies sequential,dhelix
-says '1f1b, gpipe with dhelix: no forwards beside backwards'
+says '1f1b, gpipe with dhelix: strategy dhelix orders pairs'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1b,gpipe --set parallel.pp=1
 says 'gpipe: parallel.pp is 1'
 fails 1 'did you mean "1f1b"' "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules 1f1

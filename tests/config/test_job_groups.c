@@ -40,8 +40,8 @@ static void groups_that_cannot_be_are_refused(void **state)
         const char *more, *why;
     } cases[] = {
         {"", "takes 1 to 8 entries in switch.groups"},
-        {"switch: {groups: [16 dp=4]}\n", "the longest that there are, is 64"},
-        {"switch: {groups: [64, 16]}\n", "16 comes behind 64"},
+        {"switch: {groups: [16 dp=4]}\n", "but train.seq_len is 64"},
+        {"switch: {groups: [64, 16]}\n", "16 comes after 64"},
         {"switch: {groups: [64 dq=4]}\n", "\"dq=4\" in \"64 dq=4\" is not right"},
         {"switch: {groups: [64 dp=3]}\n", "in \"64 dp=3\" of switch.groups"},
         {"switch: {groups: [long dp=4]}\n", "\"long\" in \"long dp=4\" is not right"},

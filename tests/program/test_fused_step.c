@@ -161,10 +161,10 @@ static void faults_are_found(void **state)
         bool clips, all; /* all ranks have it */
         const char *message;
     } faults[] = {
-        {step_by_another, false, true, "goes by the norm of another gradient than it reads"},
-        {square_another, false, true, "goes by the norm of another gradient than it reads"},
-        {amend_not, true, true, "nothing amends it by that of all"},
-        {keep_not, true, true, "is final, and goes by a norm that is not that of all"},
+        {step_by_another, false, true, "uses the norm of one gradient and reads another"},
+        {square_another, false, true, "uses the norm of one gradient and reads another"},
+        {amend_not, true, true, "no later operator corrects it"},
+        {keep_not, true, true, "is final, but it uses a norm that does not cover"},
         {gather_not, false, true, ""},
     };
     for (size_t f = 0; f < DH_COUNTOF(faults); f++) {

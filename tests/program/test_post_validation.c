@@ -285,12 +285,12 @@ static void faults_are_found(void **state)
         bool at_end; /* of the chain; else where it begins */
         const char *message;
     } faults[] = {
-        {amend_less, false, "nothing amends it by that of all"},
-        {amend_by_part, false, "is final, and goes by a norm that is not that of all"},
-        {amend_from_elsewhere, false, "nothing amends it by that of all"},
-        {take_no_answer, false, "is final, and goes by a norm that is not that of all"},
-        {step_at_once_by_part, false, "is final, and goes by a norm that is not that of all"},
-        {end_without_the_others, true, "is final, and goes by a norm that is not that of all"},
+        {amend_less, false, "no later operator corrects it"},
+        {amend_by_part, false, "is final, but it uses a norm that does not cover"},
+        {amend_from_elsewhere, false, "no later operator corrects it"},
+        {take_no_answer, false, "is final, but it uses a norm that does not cover"},
+        {step_at_once_by_part, false, "is final, but it uses a norm that does not cover"},
+        {end_without_the_others, true, "is final, but it uses a norm that does not cover"},
         {not_waiting, false, "instruction "},
         {drop_answer, false, ""},
     };

@@ -164,7 +164,7 @@ static void what_runs_beside_lies_apart(void **state)
         assert_ok(&ctx, dh_programs_beside(&ctx, move, pass));
         assert_ok(&ctx, dh_programs_beside(&ctx, pass, move));
         move->beside = false;
-        assert_fails(&ctx, dh_programs_beside(&ctx, move, pass), DH_EVERIFY, "streams of");
+        assert_fails(&ctx, dh_programs_beside(&ctx, move, pass), DH_EVERIFY, "separate streams");
         move->beside = true;
         dh_program_destroy(pass);
         spec.keep_bytes = 0;

@@ -232,8 +232,7 @@ static void it_ends_where_it_is_told_to(void **state)
         {"parallel.tp=2 parallel.pp=2" ELASTIC, "leave:3:50",
          "another mesh takes the state from a checkpoint, and ", DH_ECOMM},
         {"parallel.pp=4 parallel.layer_split=1,1,1,1" ELASTIC, "leave:3:50",
-         "the job can have no mesh of them whose degrees divide those it had: with 3 ranks, ",
-         DH_ECOMM},
+         "no mesh of them has degrees that divide the former ones: with 3 ranks, ", DH_ECOMM},
         {"parallel.dp=2 optimizer.lr=1000 optimizer.grad_clip=0 optimizer.warmup=0" ELASTIC, "", "",
          DH_EDIVERGED}, /* nobody is lost */
     };
