@@ -39,6 +39,7 @@ JOBS = [
 JOB = "data: {train: none}\ntrain: {micro_batch: 2, dtype: bf16}\nprofile: none\n"
 # Combinations that are no rows of their own.
 MORE = ["domino(auto, auto)+list"]
+CHOSEN = "auto"  # the strategy that is compared with all of them
 # Ways of hiding that are settings: name, strategy, setting; each is compared with the job without it. A setting
 # that a job refuses, or that changes nothing there, is left out with the reason.
 SETTINGS = [
@@ -117,7 +118,7 @@ def change_of(found, row, near):
     """How much faster a row is than the best of its neighbours, and which that is; None: there is none."""
     if "beside_ms" in row:
         return row["beside_ms"] / row["step_ms"] - 1, "without it"
-    others = {r["strategy"]: r["step_ms"] for r in found if "step_ms" in r and r["strategy"] in near[row["strategy"]]}
+    others = {r["strategy"]: r["step_ms"] for r in found if "step_ms" in r and r["strategy"] in near.get(row["strategy"], ())}
     if not others:
         return None
     best = min(others, key=others.get)
@@ -172,6 +173,28 @@ def put_summary(out, title, name, results, near):
                f"{max(wins)[1] if wins else ''} | {min(losses)[1] if losses else ''} |")
 
 
+def best_of(found):
+    """The fastest row besides `auto`, of those that fit if any does; `t3` runs on no device."""
+    rows = [r for r in found if "step_ms" in r and r["strategy"] not in (CHOSEN, "t3")]
+    return min([r for r in rows if r.get("fits", True)] or rows, key=lambda r: r["step_ms"])
+
+
+def put_chosen(out, results):
+    """`auto` against the best of all other rows in each place."""
+    lines, gains = [], []
+    for (short, cluster), found in results.items():
+        own, best = next(r for r in found if r["strategy"] == CHOSEN), best_of(found)
+        gains.append(best["step_ms"] / own["step_ms"] - 1)
+        layers = own.get("layer_split", "")
+        memory = f"{own['peak_bytes'] / 2**30:.1f}" + ("" if own.get("fits", True) else ", too much")
+        lines.append(f"| {short}, {cluster} | {own['step_ms']:,.0f} | {memory} | {best['strategy']} | {best['step_ms']:,.0f} | "
+                     f"{percent(gains[-1])} | `{own['chosen']}`{f', layers {layers}' if layers else ''} |")
+    won, lost = sum(g > CLOSE for g in gains), sum(g < -CLOSE for g in gains)
+    out += [f"`auto` is the fastest in {won} of {len(gains)} places, as fast as the best in {len(gains) - won - lost}, slower in {lost}.", "",
+            "| place | `auto`: step, ms | GiB | best other row that fits | its step | gain | what `auto` chose |",
+            "|---|---:|---:|---|---:|---:|---|", *lines, ""]
+
+
 def put_left_out(out, results):
     """Rows that do not apply: for which jobs, and why."""
     where = {}
@@ -209,7 +232,9 @@ A place is a job on a cluster. Strategies that do not apply to a job have no pla
 def page_of(rows, results):
     near = {row["name"]: neighbours_of(row, rows) for row in rows}
     head = ["| | wins | as fast | loses | largest gain: over which, where | largest loss |", "|---|---:|---:|---:|---|---|"]
-    out = [INTRO, "## Places in which each strategy wins and loses", "", *head]
+    out = [INTRO, "## `strategy: auto` and the best of all other rows", ""]
+    put_chosen(out, results)
+    out += ["## Places in which each strategy wins and loses", "", *head]
     for row in rows[1:]:
         put_summary(out, row["name"], row["name"], results, near)
     out += ["", "## Settings, compared with the same job and strategy without them", "", *head]
@@ -228,7 +253,7 @@ def main():
     page = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/rows.md"
     listed = run(dhelix, "list", "strategies", "--json")
     rows = [*listed, *({"name": name, "schedule": "-", "doc": ""} for name in MORE)]
-    names = [row["name"] for row in rows]
+    names = [*(row["name"] for row in rows), CHOSEN]
     places = [(job, cluster) for job in JOBS for cluster in CLUSTERS]
     with tempfile.TemporaryDirectory(prefix="dhelix-rows-") as folder:
         job = Path(folder) / "job.yaml"

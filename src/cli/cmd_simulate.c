@@ -38,7 +38,8 @@ static const dh_cli_option options[] = {
      .offset = offsetof(simulate_args, strategies),
      .value = "all|A,B",
      .doc = "compare these strategies, or all, with the job as given, which is the first row. Each "
-            "has the schedule and virtual stages that it needs, else the job's"},
+            "has the schedule and virtual stages that it needs, else the job's. auto: the one that "
+            "strategy: auto chooses"},
     {.name = "schedules",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, schedules),

@@ -242,6 +242,9 @@ static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
     const dh_simulated *same = dh_simulated_same(list, s);
     dh_str text = DH_STR_INIT;
     if (s->as_given) dh_str_printf(&text, is_open(list) ? "baseline" : "as given");
+    if (s->chosen) dh_str_printf(&text, "is %s", s->chosen);
+    if (s->chosen && *s->job->job.layer_split)
+        dh_str_printf(&text, ", layers %s", s->job->job.layer_split);
     if (!fits(list, f)) dh_str_printf(&text, "%sdoes not fit", text.len > 0 ? "; " : "");
     if (same) dh_str_printf(&text, "%ssame as %s", text.len > 0 ? "; " : "", row_name(list, same));
     if (same && is_by_schedule(list) && list->n_strategies > 1)

@@ -126,7 +126,7 @@ static const dh_setting settings[] = {
     TEXT("strategy", strategy, DH_SET_FLOW, "sequential",
          .help = "how communication is hidden: a row of `dhelix list strategies`; a row with passes added, as in "
                  "ring-gemm(both)+dhelix; a mapping such as {passes: [ring-gemm], schedule: dhelix-w, order: "
-                 "auto}; or auto, the row with the shortest simulated step"),
+                 "auto}; or auto, the one with the shortest simulated step, of rows and of combinations of their parts"),
     TEXT("device", device, DH_SET_STRING, "auto",
          .help = "what executes programs: a row of `dhelix list devices`; auto: the device that DHELIX_DEVICE "
                  "names, else cpu"),

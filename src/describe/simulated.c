@@ -38,8 +38,15 @@ typedef struct choices {
     size_t n;
 } choices;
 
+/* Stands for the strategy that costs choose. */
+static const dh_strategy open_strategy = {.name = "auto", .doc = "chosen by simulated steps"};
+
 static dh_status read_strategy(dh_ctx *ctx, dh_arena *arena, char *name, choices *c)
 {
+    if (strcmp(name, open_strategy.name) == 0) {
+        c->strategy[c->n++] = &open_strategy;
+        return DH_OK;
+    }
     return dh_strategy_read(ctx, arena, name, &c->strategy[c->n++]);
 }
 
@@ -70,11 +77,13 @@ static dh_status choose_strategies(dh_ctx *ctx, const dh_job *job, const char *n
     size_t n_all;
     const dh_strategy *all = dh_strategies(&n_all);
     if (!names) names = job->strategy;
-    const bool every = strcmp(names, "all") == 0 || strcmp(names, "auto") == 0;
-    c->strategy = DH_NEW_N(arena, const dh_strategy *, every ? n_all : count_words(names));
+    const bool open = names == job->strategy && strcmp(names, open_strategy.name) == 0;
+    const bool every = strcmp(names, "all") == 0 || open;
+    c->strategy = DH_NEW_N(arena, const dh_strategy *, every ? n_all + 1 : count_words(names));
     if (!c->strategy) return no_memory(ctx);
     if (!every) return read_each(ctx, arena, names, c, read_strategy);
     for (size_t i = 0; i < n_all; i++) c->strategy[c->n++] = &all[i];
+    if (open) c->strategy[c->n++] = &open_strategy;
     return DH_OK;
 }
 
@@ -226,8 +235,12 @@ static dh_status simulate_with(dh_ctx *ctx, const dh_simulated_list *list,
 {
     dh_resolved open = *list->open;
     dh_status st = use_schedule(ctx, list->arena, schedule, least_stages, &open.job);
-    if (st == DH_OK) st = dh_resolved_vary(ctx, &open, one->strategy, &one->job);
+    if (st == DH_OK)
+        st = one->strategy == &open_strategy
+                 ? dh_resolved_choose(ctx, &open, true, &one->job)
+                 : dh_resolved_vary(ctx, &open, one->strategy, &one->job);
     if (st == DH_OK) {
+        if (one->strategy == &open_strategy) one->chosen = one->job->job.strategy;
         const dh_schedule *s = one->job->schedule;
         one->taken = s ? s->name : "1f1b";
         one->virtual_stages = s ? s->n_stages / s->n_ranks : 1;

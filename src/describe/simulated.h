@@ -16,6 +16,7 @@ typedef struct dh_simulated {
     dh_resolved *job;       /* with both */
     dh_sim *sim;            /* NULL: they cannot run this job */
     const char *taken;      /* schedule of sim */
+    const char *chosen;     /* strategy of sim, in place of auto; else NULL */
     int64_t virtual_stages; /* of sim, of a rank and a copy of the model */
     uint64_t digest;        /* of sim's programs */
     dh_cargo_means cargo;
@@ -42,7 +43,8 @@ typedef struct dh_simulated_how {
     dh_train_simulation simulation;
 } dh_simulated_how;
 
-/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. Of
+/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's; of
+ * a job whose strategy is auto, all and then auto: the strategy that simulated steps choose. Of
  * several rows the job as it was given comes first; where its strategy is auto, the first of all
  * strategies with the job's schedule.
  * out       caller frees with dh_simulated_fini, also after a failure */

@@ -168,6 +168,8 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
     if (one && (s->taken || s->schedule))
         json_object_set_new(one, "schedule", json_string(s->taken ? s->taken : s->schedule));
     if (!one || !s->sim) return one;
+    if (s->chosen) json_object_set_new(one, "chosen", json_string(s->chosen));
+    json_object_set_new(one, "layer_split", json_string(s->job->job.layer_split));
     json_object_set_new(one, "virtual_stages", json_integer((json_int_t)s->virtual_stages));
     json_object_set_new(
         one, "speed_up",

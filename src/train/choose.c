@@ -1,119 +1,252 @@
-/* strategy: auto. Every strategy's step is simulated on what is known of this machine, and
- * the shortest is trained: the sequential one too, where overlap would lose. */
+/* strategy: auto. Whole steps are simulated, on what is known of the machine or of the cluster, and
+ * the shortest is taken. In turn:
+ *   1. every row of the table of strategies, each with the schedule that it needs
+ *   2. two strands, ordered by costs, on each schedule that pairs a forward with a backward
+ *   3. the best of two strands with the passes of each row of one strand; the best of one strand in
+ *      the order of each other row of one strand
+ *   4. the best with layers by costs (split.c), where the job leaves them even
+ * What the job fixes stays: a schedule that makes pairs, a split of the layers. Schedules with two
+ * copies of the model are left to the job, since they take twice the memory of its weights. */
+#include <stdio.h>
 #include <string.h>
 
 #include "train/recipe.h"
 #include "train/simulation.h"
 
-enum { MAX_ROWS = 32 };
+enum {
+    MOST = 64,  /* candidates */
+    SPLITS = 1, /* TUNING: schedules whose best is also tried with layers by costs */
+    TEXT_BYTES = 256
+};
 
 typedef struct candidate {
     const dh_strategy *strategy;
     dh_resolved *job; /* with it; NULL: cannot run */
-    int64_t step_ns;
-    double hidden;
+    dh_train_trial at;
 } candidate;
 
-static double hidden_share(const dh_sim *sim)
-{
-    return dh_timeline_hidden_share(&sim->ranks[0].times);
-}
+typedef struct choosing {
+    const dh_resolved *open;
+    const dh_schedule_row *paired; /* the job's own schedule, if it makes pairs; else NULL */
+    dh_arena *arena;               /* owns the strategies that have no row */
+    candidate list[MOST];
+    size_t n;
+} choosing;
 
-static dh_status simulate_variation(dh_ctx *ctx, const dh_resolved *job, candidate *c)
-{
-    const dh_train_simulation how = {.n_slow_nodes = 0};
-    dh_sim *sim;
-    DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
-    c->step_ns = sim->step_ns;
-    c->hidden = hidden_share(sim);
-    dh_sim_destroy(sim);
-    return DH_OK;
-}
+/* ---- one candidate --------------------------------------------------------------------------- */
 
-static dh_status simulate_row(dh_ctx *ctx, const dh_resolved *open, candidate *c)
+static dh_status simulate(dh_ctx *ctx, const dh_resolved *open, candidate *c)
 {
-    dh_resolved *job = NULL;
     dh_status st = dh_strategy_runs(ctx, c->strategy);
-    if (st == DH_OK) st = dh_resolved_vary(ctx, open, c->strategy, &job);
-    if (st == DH_OK) st = simulate_variation(ctx, job, c);
-    if (st == DH_OK) {
-        c->job = job;
-        return DH_OK;
-    }
-    dh_resolved_destroy(job);
+    if (st == DH_OK) st = dh_resolved_vary(ctx, open, c->strategy, &c->job);
+    if (st == DH_OK) st = dh_train_try(ctx, c->job, &c->at);
+    if (st == DH_OK) return DH_OK;
+    dh_resolved_destroy(c->job);
+    c->job = NULL;
     if (st != DH_EINVAL && st != DH_EUNSUPPORTED) return st;
     dh_log(DH_LOG_DEBUG, "strategy auto: not %s: %s", c->strategy->name, ctx->message);
     dh_ctx_reset(ctx);
     return DH_OK;
 }
 
-/* TUNING: what is taken has to promise more than this; a gain within the error of predictions
- * (beside.c) is still more likely than a loss. */
-#define WORTH_IT 0.98
+static dh_status try_one(dh_ctx *ctx, choosing *c, const dh_resolved *open,
+                         const dh_strategy *strategy)
+{
+    if (c->n == MOST) return DH_OK;
+    candidate *one = &c->list[c->n++];
+    one->strategy = strategy;
+    return simulate(ctx, open, one);
+}
 
-static candidate *shortest(candidate *list, size_t n)
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool is_known(const choosing *c, const dh_strategy *s)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        const dh_strategy *o = c->list[i].strategy;
+        if (same_text(o->passes, s->passes) && same_text(o->schedule, s->schedule) &&
+            strcmp(o->policy, s->policy) == 0 && o->barriers == s->barriers)
+            return true;
+    }
+    return false;
+}
+
+/* A strategy of these parts, unless it was tried; schedule NULL: the job's. */
+static dh_status try_parts(dh_ctx *ctx, choosing *c, const char *passes, const char *schedule,
+                           const char *order)
+{
+    char text[TEXT_BYTES];
+    const dh_strategy *made;
+    const int n = snprintf(text, sizeof text, "{passes: [%s]%s%s, order: %s}", passes,
+                           schedule ? ", schedule: " : "", schedule ? schedule : "", order);
+    if (n < 0 || (size_t)n >= sizeof text) return DH_OK;
+    DH_TRY(dh_strategy_read(ctx, c->arena, text, &made));
+    return is_known(c, made) ? DH_OK : try_one(ctx, c, c->open, made);
+}
+
+/* ---- which is best --------------------------------------------------------------------------- */
+
+/* TUNING: what is taken in place of the first row has to promise more than this share of a step. On
+ * this machine a gain within the error of predictions (beside.c) is not worth another order; on a
+ * cluster all candidates share that error. */
+static double worth_it(const choosing *c)
+{
+    return c->open->cluster ? 0.995 : 0.98;
+}
+
+/* What fits goes before what does not. Of equals the earlier. */
+static bool is_better(const choosing *c, const candidate *a, const candidate *b)
+{
+    if (a->at.fits != b->at.fits) return a->at.fits;
+    const double margin = b == c->list ? worth_it(c) : 1;
+    return (double)a->at.step_ns < margin * (double)b->at.step_ns;
+}
+
+typedef enum strands { ANY, ONE, TWO } strands;
+
+static candidate *best_of(choosing *c, strands strands, const char *without_schedule)
 {
     candidate *best = NULL;
-    for (size_t i = 0; i < n; i++) {
-        if (!list[i].job) continue;
-        const double margin = best == list ? WORTH_IT : 1;
-        if (!best || (double)list[i].step_ns < margin * (double)best->step_ns) best = &list[i];
+    for (size_t i = 0; i < c->n; i++) {
+        candidate *one = &c->list[i];
+        const bool two = one->strategy->schedule != NULL;
+        if (!one->job || (strands == ONE && two) || (strands == TWO && !two)) continue;
+        if (without_schedule && one->job->schedule &&
+            strcmp(one->job->schedule->name, without_schedule) == 0)
+            continue;
+        if (!best || is_better(c, one, best)) best = one;
     }
     return best;
 }
 
-static void tell(const candidate *list, size_t n, const candidate *best)
-{
-    for (size_t i = 0; i < n; i++)
-        if (list[i].job)
-            dh_log(DH_LOG_INFO, "strategy auto: %-26s %9.1f ms a step predicted, %3.0f %% hidden%s",
-                   list[i].strategy->name, (double)list[i].step_ns * 1e-6, 100 * list[i].hidden,
-                   &list[i] == best ? "  <- trains" : "");
-    for (size_t i = 1; i < n && best == list; i++) {
-        if (!list[i].job || list[i].step_ns >= best->step_ns) continue;
-        dh_log(DH_LOG_INFO,
-               "strategy auto: keeps %s, because the others save less than %.0f %% of a step",
-               best->strategy->name, 100 * (1 - WORTH_IT));
-        return;
-    }
-}
+/* ---- rounds ----------------------------------------------------------------------------------- */
 
-static dh_status simulate_rows(dh_ctx *ctx, const dh_resolved *open, candidate *list, size_t n)
+static dh_status try_rows(dh_ctx *ctx, choosing *c)
 {
-    size_t n_rows;
-    const dh_strategy *rows = dh_strategies(&n_rows);
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
     for (size_t i = 0; i < n; i++) {
-        list[i].strategy = &rows[i];
-        if (i > 0 && open->job.ranks == 1) continue; /* nothing to hide */
-        DH_TRY(simulate_row(ctx, open, &list[i]));
+        if (i > 0 && c->open->job.ranks == 1) break; /* nothing to hide */
+        DH_TRY(try_one(ctx, c, c->open, &rows[i]));
     }
     return DH_OK;
 }
 
-static dh_status take(dh_ctx *ctx, const candidate *list, size_t n, candidate *best, bool quiet,
-                      dh_resolved **chosen)
+static bool keeps_copies(const dh_schedule_row *row)
+{
+    return row->placement == DH_PLACE_BIDIRECTIONAL || row->placement == DH_PLACE_PARALLEL;
+}
+
+static dh_status try_schedules(dh_ctx *ctx, choosing *c)
+{
+    size_t n;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    if (c->paired || dh_job_schedule_file(&c->open->job)) return DH_OK;
+    for (size_t i = 0; i < n; i++)
+        if (rows[i]->pairs && !keeps_copies(rows[i]))
+            DH_TRY(try_parts(ctx, c, "", rows[i]->name, "auto"));
+    return DH_OK;
+}
+
+/* Names are copied, since the list grows. */
+static dh_status try_combinations(dh_ctx *ctx, choosing *c)
+{
+    size_t n;
+    const dh_strategy *rows = dh_strategies(&n);
+    const candidate *two = best_of(c, TWO, NULL), *one = best_of(c, ONE, NULL);
+    const dh_strategy pairs = two ? *two->strategy : (dh_strategy){.name = NULL};
+    const dh_strategy single = one ? *one->strategy : (dh_strategy){.name = NULL};
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].schedule || dh_strategy_searches(&rows[i])) continue;
+        if (pairs.name && rows[i].passes[0])
+            DH_TRY(try_parts(ctx, c, rows[i].passes, pairs.schedule, pairs.policy));
+        if (single.name && !dh_strategy_searches(&single))
+            DH_TRY(try_parts(ctx, c, single.passes, NULL, rows[i].policy));
+    }
+    return DH_OK;
+}
+
+static dh_status try_splits(dh_ctx *ctx, choosing *c)
+{
+    dh_resolved open = *c->open;
+    const char *taken = NULL;
+    if (open.job.pp == 1 || *open.job.layer_split) return DH_OK;
+    open.job.layer_split = "auto";
+    open.recipe.layer_split = "*";
+    for (int i = 0; i < SPLITS; i++) {
+        const candidate *best = best_of(c, ANY, taken);
+        if (!best) break;
+        taken = best->job->schedule ? best->job->schedule->name : NULL;
+        DH_TRY(try_one(ctx, c, &open, best->strategy));
+    }
+    return DH_OK;
+}
+
+static dh_status try_all(dh_ctx *ctx, choosing *c)
+{
+    DH_TRY(try_rows(ctx, c));
+    if (c->open->job.ranks == 1) return DH_OK;
+    DH_TRY(try_schedules(ctx, c));
+    DH_TRY(try_combinations(ctx, c));
+    return try_splits(ctx, c);
+}
+
+/* ---- the result ------------------------------------------------------------------------------- */
+
+static void tell(const choosing *c, const candidate *best)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        const candidate *one = &c->list[i];
+        if (!one->job) continue;
+        dh_log(DH_LOG_INFO, "strategy auto: %-26s %9.1f ms a step predicted, %3.0f %% hidden%s%s%s",
+               one->strategy->name, (double)one->at.step_ns * 1e-6, 100 * one->at.hidden_share,
+               one->at.fits ? "" : ", does not fit",
+               *one->job->job.layer_split ? ", layers by costs" : "",
+               one == best ? "  <- taken" : "");
+    }
+    for (size_t i = 1; i < c->n && best == c->list; i++) {
+        if (!c->list[i].job || c->list[i].at.step_ns >= best->at.step_ns || !c->list[i].at.fits)
+            continue;
+        dh_log(DH_LOG_INFO,
+               "strategy auto: keeps %s, because the others save less than %.1f %% of a step",
+               best->strategy->name, 100 * (1 - worth_it(c)));
+        return;
+    }
+}
+
+static dh_status take(dh_ctx *ctx, choosing *c, candidate *best, bool quiet, dh_resolved **chosen)
 {
     if (!best)
         return dh_fail(ctx, DH_EINVAL,
                        "strategy=auto: no strategy can run this job; --set strategy=sequential "
                        "says why");
     DH_TRY(dh_resolved_note(ctx, best->job, "strategy", best->strategy->name,
-                            "the shortest simulated step, %.1f ms, since strategy=auto",
-                            (double)best->step_ns * 1e-6));
-    if (!quiet && best->job->job.ranks > 1) tell(list, n, best);
+                            "of %zu the shortest simulated step%s, %.1f ms, since strategy=auto",
+                            c->n, c->open->cluster ? " that fits" : "",
+                            (double)best->at.step_ns * 1e-6));
+    if (!quiet && best->job->job.ranks > 1) tell(c, best);
     *chosen = best->job;
     best->job = NULL;
+    (*chosen)->strategies = c->arena;
+    c->arena = NULL;
     return DH_OK;
 }
 
 dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, dh_resolved **chosen)
 {
-    size_t n;
-    candidate list[MAX_ROWS] = {{.job = NULL}};
-    dh_strategies(&n);
-    n = DH_MIN(n, (size_t)MAX_ROWS);
-    dh_status st = simulate_rows(ctx, open, list, n);
-    if (st == DH_OK) st = take(ctx, list, n, shortest(list, n), quiet, chosen);
-    for (size_t i = 0; i < n; i++) dh_resolved_destroy(list[i].job);
+    const dh_schedule_row *row;
+    dh_ctx unknown = DH_CTX_INIT;
+    choosing c = {.open = open, .arena = dh_arena_create()};
+    if (!c.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing a strategy");
+    if (!dh_job_schedule_file(&open->job) &&
+        dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK && row->pairs)
+        c.paired = row;
+    dh_status st = try_all(ctx, &c);
+    if (st == DH_OK) st = take(ctx, &c, best_of(&c, ANY, NULL), quiet, chosen);
+    for (size_t i = 0; i < c.n; i++) dh_resolved_destroy(c.list[i].job);
+    dh_arena_destroy(c.arena);
     return st;
 }

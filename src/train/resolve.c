@@ -71,6 +71,7 @@ void dh_resolved_destroy(dh_resolved *r)
     dh_profile_destroy(r->profile);
     dh_order_cache_destroy(r->recipe.ordering.cache);
     dh_arena_destroy(r->arena);
+    dh_arena_destroy(r->strategies);
     free(r);
 }
 

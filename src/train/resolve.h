@@ -45,6 +45,7 @@ struct dh_resolved {
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     const dh_fusions *fusions;   /* likewise, of the optimizer */
     dh_arena *arena;
+    dh_arena *strategies; /* NULL, or owns a strategy without a row that strategy=auto made */
     /* With data.packing=group, of each group of lengths: its job, and of these the recipes. */
     dh_resolved **groups;
     dh_recipe *group_recipes;

@@ -134,6 +134,7 @@ dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *tria
     dh_sim *sim;
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
     *trial = (dh_train_trial){.step_ns = sim->step_ns, .peak_bytes = peak_of(sim)};
+    trial->hidden_share = dh_timeline_hidden_share(&sim->ranks[0].times);
     trial->fits = room <= 0 || (double)trial->peak_bytes <= room;
     dh_sim_destroy(sim);
     return DH_OK;

@@ -37,6 +37,7 @@ typedef struct dh_train_trial {
     int64_t step_ns;
     uint64_t peak_bytes; /* most of any rank */
     bool fits;           /* a device of the cluster; true without one */
+    double hidden_share; /* of communication, rank 0 */
 } dh_train_trial;
 /* errors    those of dh_train_simulate */
 dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *trial);

@@ -126,6 +126,21 @@ check 'the job is the first row' grep -qE '^sequential +1f1b .* as given$' "$tmp
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --schedules zb-v,gpipe --quiet \
     --out "$tmp/several"
 check 'and has its folder' test -s "$tmp/several/1f1b/summary.json" -a -s "$tmp/several/zb-v/summary.json"
+# strategy: auto is at least as fast as every row that fits, and what it chose can be said in a job.
+tp_pp=(simulate "$tmp/job.yaml" --cluster a100 --set model.n_layers=8 --set train.batch=16
+    --set train.micro_batch=2)
+ok "$dhelix" "${tp_pp[@]}" --strategies sequential,dhelix,flux,dualpipe,domino,auto --json
+cp "$tmp/out" "$tmp/chosen.json"
+check 'auto is the fastest' awk '/"strategy"/ { auto = /"auto"/ } /"step_ms"/ { ms = $2 + 0 }
+    /"fits": true/ { if (auto) own = ms; else if (!best || ms < best) best = ms }
+    END { exit !(own && own <= 1.005 * best) }' "$tmp/out"
+chosen=$(sed -n 's/.*"chosen": "\(.*\)",*$/\1/p' "$tmp/out")
+split=$(sed -n 's/.*"layer_split": "\(.*\)",*$/\1/p' "$tmp/out" | tail -1)
+auto_ms=$(sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p' "$tmp/out" | tail -1)
+ok "$dhelix" "${tp_pp[@]}" --json --set "strategy=$chosen" --set "parallel.layer_split=$split"
+close "$(json step_ms)" "$auto_ms" 0.000001
+ok "$dhelix" "${tp_pp[@]}" --set train.batch=4 --set strategy=auto --strategies auto,sequential
+says 'auto'
 # A strategy that finds nothing of its own to do says so: its row is no result.
 few=(simulate "$tmp/job.yaml" --cluster h100 --set train.batch=16 --set model.n_layers=4)
 ok "$dhelix" "${few[@]}" --strategies sequential,dhelix,round-robin
