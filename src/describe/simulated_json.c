@@ -1,4 +1,7 @@
 /* Simulated steps as JSON. */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "describe/memory.h"
 #include "describe/simulated.h"
 
@@ -67,12 +70,14 @@ static json_t *stage_json(const dh_sim_rank *r)
     for (size_t i = 0; memory && i < DH_N_MODEL_ROWS; i++)
         json_object_set_new(memory, dh_memory_rows[i].key,
                             json_integer((json_int_t)dh_memory_row_bytes(m->persistent, i)));
+    char digest[17];
+    snprintf(digest, sizeof digest, "%016" PRIx64, dh_program_digest(r->program));
     json_t *stage =
-        json_pack("{sI sI sI so sI sI sf sI}", "stage", (json_int_t)r->stage, "rank",
+        json_pack("{sI sI sI so sI sI sf sI ss}", "stage", (json_int_t)r->stage, "rank",
                   (json_int_t)r->rank, "ranks", (json_int_t)r->n_ranks, "memory_bytes", memory,
                   "peak_activation_bytes", (json_int_t)(m->peak_activations + m->peak_scratch),
                   "peak_bytes", (json_int_t)m->peak_bytes, "peak_ms", (double)m->peak_ns * 1e-6,
-                  "instructions", (json_int_t)r->program->instrs.n);
+                  "instructions", (json_int_t)r->program->instrs.n, "program_digest", digest);
     if (!stage) return NULL;
     if (m->slab_bytes > 0)
         json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
