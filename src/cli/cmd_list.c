@@ -185,7 +185,10 @@ static json_t *list_passes(void)
 
 static json_t *strategy_row(const dh_strategy *s)
 {
-    return json_pack("{ss ss ss ss ss}", "name", s->name, "passes", *s->passes ? s->passes : "-",
+    dh_str passes = DH_STR_INIT;
+    dh_pass_list_print(&s->passes, &passes);
+    if (!passes.len) dh_str_printf(&passes, "-");
+    return json_pack("{ss so ss ss ss}", "name", s->name, "passes", dh_json_of_text(&passes),
                      "schedule", s->schedule ? s->schedule : "-", "order", s->policy, "doc",
                      s->doc);
 }

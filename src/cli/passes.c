@@ -62,8 +62,7 @@ dh_status dh_cli_describe_passes(dh_ctx *ctx, const dh_program_spec *spec, dh_st
     const dh_graph_rank rank = {
         .shard = {.tp = m->tp, .tp_rank = c.tp, .ep = m->ep, .ep_rank = c.ep}, .cp_rank = c.cp};
     const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
-    dh_graph_spec graphs;
-    DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
+    dh_graph_spec graphs = dh_program_graph_spec(spec);
     DH_TRY(describe_block(ctx, &graphs, DH_BLOCK_EMBED, "embedding", rank, out));
     for (int k = 0; k < kinds.n; k++) {
         const char *name = dh_layer_kind_name(dh_model_layer_kind(model, kinds.layer[k]));

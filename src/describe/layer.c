@@ -32,8 +32,7 @@ static dh_status make_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_layer_plan
     const dh_mesh *m = &l->program->mesh;
     const dh_graph_rank first = {
         .shard = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts}};
-    dh_graph_spec spec;
-    DH_TRY(dh_recipe_graphs(ctx, recipe, &spec));
+    dh_graph_spec spec = dh_recipe_graphs(recipe);
     spec.build.layer = l->layer[0];
     DH_TRY(dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, &l->graphs[0]));
     l->graphs[1] = l->graphs[0];

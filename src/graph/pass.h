@@ -144,6 +144,28 @@ struct dh_pass {
 #include "graph/passes.def"
 #undef DH_PASS
 
+/* Lists in code. Every argument is given, since 0 is no default. */
+#define DH_PASS_USE(id, ...)                                                                       \
+    {                                                                                              \
+        &dh_pass_row_##id,                                                                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define DH_PASSES(n_passes, ...)                                                                   \
+    {                                                                                              \
+        .at = {__VA_ARGS__}, .n = (n_passes)                                                       \
+    }
+#define DH_NO_PASSES                                                                               \
+    {                                                                                              \
+        .n = 0                                                                                     \
+    }
+enum { DH_BY_COSTS = 0 }; /* an argument that says auto */
+/* Words of arguments: ways of ring-gemm, cut of part-wise, order of two-stage. */
+enum { DH_RING_FORTH, DH_RING_BOTH };
+enum { DH_CUT_AUTO, DH_CUT_ALL, DH_CUT_NONE };
+enum { DH_STAGES_AUTO, DH_STAGES_NARROW, DH_STAGES_WIDE, DH_STAGES_WHOLE };
+
 /* Whether recomputation rewrites blocks of the kind; others do not depend on it. */
 bool dh_pass_recomputes(dh_block_kind kind);
 
@@ -158,6 +180,11 @@ dh_status dh_pass_find(dh_ctx *ctx, const char *name, const dh_pass **pass);
  * errors    DH_EMISSING with the nearest name; DH_EINVAL as dh_pass_list_check, or a value that an
  *           argument cannot have */
 dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list);
+/* Appends the passes of a text of n bytes to a list. The result is not checked.
+ * errors    those of a single pass; DH_EINVAL more than DH_MAX_PASSES */
+dh_status dh_pass_list_read(dh_ctx *ctx, const char *text, size_t n, dh_pass_list *list);
+/* Appends `more`. errors: DH_EINVAL more than DH_MAX_PASSES */
+dh_status dh_pass_list_append(dh_ctx *ctx, const dh_pass_list *more, dh_pass_list *list);
 void dh_pass_list_print(const dh_pass_list *list, dh_str *out);
 void dh_pass_use_print(const dh_pass_use *use, dh_str *out);
 /* Whether a strategy may have these passes in this order.

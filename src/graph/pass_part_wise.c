@@ -42,8 +42,8 @@
 enum { MIN_ROWS = 8 };
 
 enum { PARTS, SCATTER, FUSED, CUT }; /* parameters */
-enum { AUTO, ALL, NONE };
-static const char *const cut_words[] = {[AUTO] = "auto", [ALL] = "all", [NONE] = "none", NULL};
+static const char *const cut_words[] = {
+    [DH_CUT_AUTO] = "auto", [DH_CUT_ALL] = "all", [DH_CUT_NONE] = "none", NULL};
 /* Where nobody chose the parts. */
 enum { SOME_PARTS = 2 };
 
@@ -270,7 +270,7 @@ static void rewrite_all(pass *p)
 
 static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
-    if (args[CUT] == NONE) return "by costs GEMMs are faster whole (cut=none)";
+    if (args[CUT] == DH_CUT_NONE) return "by costs GEMMs are faster whole (cut=none)";
     return spec->mesh.tp == 1 ? "nothing is gathered or summed over one rank (parallel.tp=1)"
                               : NULL;
 }
@@ -304,7 +304,7 @@ static void reduce(const dh_graph_spec *spec, int64_t *args)
  * each choice takes the time to be measured. */
 static const int64_t some_parts[] = {1, 2, 4, 0};
 
-static const int64_t some_cuts[] = {NONE, ALL, 0};
+static const int64_t some_cuts[] = {DH_CUT_NONE, DH_CUT_ALL, 0};
 
 /* Which rows a piece has follows from the tp index, as in pass_ring_gemm.c. */
 const dh_pass dh_pass_row_part_wise = {
@@ -331,7 +331,7 @@ const dh_pass dh_pass_row_part_wise = {
                [CUT] = {.name = "cut",
                         .doc = "what is cut: all that can be, or by costs nothing",
                         .kind = DH_PASS_WORD,
-                        .fallback = ALL,
+                        .fallback = DH_CUT_ALL,
                         .words = cut_words,
                         .choices = some_cuts}},
     .varies_by = 1u << DH_MESH_TP,

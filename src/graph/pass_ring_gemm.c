@@ -48,8 +48,7 @@ typedef struct ring {
 } ring;
 
 enum { WAYS }; /* parameters */
-enum { FORTH, BOTH };
-static const char *const ways_words[] = {[FORTH] = "forth", [BOTH] = "both", NULL};
+static const char *const ways_words[] = {[DH_RING_FORTH] = "forth", [DH_RING_BOTH] = "both", NULL};
 
 typedef struct pass {
     rewrite to;
@@ -381,7 +380,7 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 /* Two ranks are neighbours either way. */
 static void reduce(const dh_graph_spec *spec, int64_t *args)
 {
-    if (spec->mesh.tp == 2) args[WAYS] = FORTH;
+    if (spec->mesh.tp == 2) args[WAYS] = DH_RING_FORTH;
 }
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
@@ -390,7 +389,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
               .n = (int32_t)w->rank.shard.tp,
               .me = (int32_t)w->rank.shard.tp_rank,
               .report = w->report};
-    p.n_back = w->args[WAYS] == BOTH ? (p.n - 1) / 2 : 0;
+    p.n_back = w->args[WAYS] == DH_RING_BOTH ? (p.n - 1) / 2 : 0;
     p.n_forth = p.n - 1 - p.n_back;
     rewrite_all(&p);
     if (p.report) p.report->n_places += p.rings.n;

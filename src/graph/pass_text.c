@@ -150,18 +150,37 @@ static dh_status parse_use(dh_ctx *ctx, span text, dh_pass_use *use)
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list)
+static dh_status append(dh_ctx *ctx, const dh_pass_use *use, dh_pass_list *list)
 {
-    const char *at = text, *end = text + strlen(text);
-    *list = (dh_pass_list){.n = 0};
+    if (list->n == DH_MAX_PASSES)
+        return dh_fail(ctx, DH_EINVAL, "pass %s: a strategy has no more than %d passes",
+                       use->pass->name, DH_MAX_PASSES);
+    list->at[list->n++] = *use;
+    return DH_OK;
+}
+
+dh_status dh_pass_list_append(dh_ctx *ctx, const dh_pass_list *more, dh_pass_list *list)
+{
+    for (int64_t i = 0; i < more->n; i++) DH_TRY(append(ctx, &more->at[i], list));
+    return DH_OK;
+}
+
+dh_status dh_pass_list_read(dh_ctx *ctx, const char *text, size_t n, dh_pass_list *list)
+{
+    const char *at = text, *end = text + n;
     if (trimmed(at, end).n == 0) return DH_OK;
     while (at) {
-        if (list->n == DH_MAX_PASSES)
-            return dh_fail(ctx, DH_EINVAL, "\"%.80s\" has more than %d passes", text,
-                           DH_MAX_PASSES);
-        DH_TRY(parse_use(ctx, next_part(&at, end), &list->at[list->n]));
-        list->n++;
+        dh_pass_use use;
+        DH_TRY(parse_use(ctx, next_part(&at, end), &use));
+        DH_TRY(append(ctx, &use, list));
     }
+    return DH_OK;
+}
+
+dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list)
+{
+    *list = (dh_pass_list){.n = 0};
+    DH_TRY(dh_pass_list_read(ctx, text, strlen(text), list));
     return dh_pass_list_check(ctx, list);
 }
 

@@ -51,9 +51,11 @@
 enum { MIN_ROWS = 8 };
 
 enum { ORDER, PARTS }; /* parameters */
-enum { AUTO, NARROW, WIDE, WHOLE };
-static const char *const order_words[] = {
-    [AUTO] = "auto", [NARROW] = "narrow", [WIDE] = "wide", [WHOLE] = "whole", NULL};
+static const char *const order_words[] = {[DH_STAGES_AUTO] = "auto",
+                                          [DH_STAGES_NARROW] = "narrow",
+                                          [DH_STAGES_WIDE] = "wide",
+                                          [DH_STAGES_WHOLE] = "whole",
+                                          NULL};
 
 /* Lengths or offsets of runs of rows, by the tensor that has them where the rows end. */
 typedef struct halfway {
@@ -402,7 +404,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
     pass p = {.to = {.graph = w->graph},
               .mesh = &w->spec->mesh,
-              .wide = w->args[ORDER] == WIDE,
+              .wide = w->args[ORDER] == DH_STAGES_WIDE,
               .parts = DH_MAX(w->args[PARTS], 1),
               .report = w->report};
     rewrite_all(&p);
@@ -438,7 +440,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     const dh_mesh *m = &spec->mesh;
     if (m->ranks_per_node >= m->ranks)
         return "all ranks are on one node (topology.nodes, topology.ranks_per_node)";
-    if (args[ORDER] == WHOLE) return "by costs collectives in one stage are faster (order=whole)";
+    if (args[ORDER] == DH_STAGES_WHOLE)
+        return "by costs collectives in one stage are faster (order=whole)";
     if (!dh_mesh_cuts_one_axis(m)) return "nodes cut groups of ranks into unequal parts";
     if (layers_have_stages(m)) return NULL;
     return gradients_have_stages(m) ? NULL
@@ -449,20 +452,20 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 static void reduce(const dh_graph_spec *spec, int64_t *args)
 {
     if (layers_have_stages(&spec->mesh)) return;
-    args[ORDER] = NARROW;
+    args[ORDER] = DH_STAGES_NARROW;
     args[PARTS] = 1;
 }
 
 /* Where layers have none nobody chose an order for them, and sums are left to costs one by one. */
 static bool stages_by_costs(const int64_t *args)
 {
-    return args[ORDER] == AUTO;
+    return args[ORDER] == DH_STAGES_AUTO;
 }
 
 /* TUNING: of orders that come to the same the one that sends least to other nodes. Each choice
  * takes the time to be measured, in each order: gathers and reduce-scatters are cut alike by any
  * number. */
-static const int64_t some_orders[] = {NARROW, WIDE, WHOLE, 0};
+static const int64_t some_orders[] = {DH_STAGES_NARROW, DH_STAGES_WIDE, DH_STAGES_WHOLE, 0};
 static const int64_t some_parts[] = {1, 2, 0};
 
 const dh_pass dh_pass_row_two_stage = {
@@ -475,7 +478,7 @@ const dh_pass dh_pass_row_two_stage = {
                                  "gathered there behind; wide: the other way round, fewer calls; "
                                  "whole: one stage",
                           .kind = DH_PASS_WORD,
-                          .fallback = NARROW,
+                          .fallback = DH_STAGES_NARROW,
                           .words = order_words,
                           .choices = some_orders},
                [PARTS] = {.name = "parts",

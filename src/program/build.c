@@ -21,20 +21,19 @@ static const dh_mesh *mesh_of(const plan *b)
 
 /* ---- graphs ------------------------------------------------------------------------------- */
 
-dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs)
+dh_graph_spec dh_program_graph_spec(const dh_program_spec *spec)
 {
-    DH_TRY(dh_recipe_graphs(ctx, &spec->recipe, graphs));
-    graphs->build.mode = spec->mode;
-    graphs->build.cache_len = spec->cache_len;
-    return DH_OK;
+    dh_graph_spec graphs = dh_recipe_graphs(&spec->recipe);
+    graphs.build.mode = spec->mode;
+    graphs.build.cache_len = spec->cache_len;
+    return graphs;
 }
 
 dh_status plan_build_graph(dh_ctx *ctx, const dh_program_spec *s, dh_block_kind kind, int64_t layer,
                            dh_shard shard, int64_t cp_rank, dh_graph **graph)
 {
     const dh_graph_rank rank = {.shard = shard, .cp_rank = cp_rank};
-    dh_graph_spec spec;
-    DH_TRY(dh_program_graph_spec(ctx, s, &spec));
+    dh_graph_spec spec = dh_program_graph_spec(s);
     spec.build.layer = layer;
     return dh_graph_make(ctx, &spec, kind, rank, NULL, graph);
 }
@@ -52,10 +51,8 @@ static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, u
 {
     if (*graph != DH_NONE) return DH_OK;
     const dh_recipe *r = &b->spec->recipe;
-    int64_t rows;
     dh_graph *g;
-    DH_TRY(dh_recipe_stream_rows(ctx, r, &rows));
-    DH_TRY(dh_graph_build_link(ctx, send, rows, r->model.width, r->dtype,
+    DH_TRY(dh_graph_build_link(ctx, send, dh_recipe_stream_rows(r), r->model.width, r->dtype,
                                routers ? r->model.n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }

@@ -133,17 +133,16 @@ static int64_t axis_index(const dh_mesh *m, int64_t rank, int axis)
     return at[axis];
 }
 
-static dh_status rank_keys_init(dh_ctx *ctx, const dh_program_spec *spec, rank_keys *keys)
+static rank_keys rank_keys_of_spec(const dh_program_spec *spec)
 {
-    dh_graph_spec graphs;
-    DH_TRY(dh_program_graph_spec(ctx, spec, &graphs));
-    *keys = (rank_keys){.recipe = &spec->recipe,
-                        .apart = dh_graph_varies_by(&graphs),
-                        .n = dh_rank_n_keys(&spec->recipe)};
-    if (spec->recipe.mesh.kv_ranks > 1) keys->apart |= 1u << DH_MESH_TP;
+    const dh_graph_spec graphs = dh_program_graph_spec(spec);
+    rank_keys keys = {.recipe = &spec->recipe,
+                      .apart = dh_graph_varies_by(&graphs),
+                      .n = dh_rank_n_keys(&spec->recipe)};
+    if (spec->recipe.mesh.kv_ranks > 1) keys.apart |= 1u << DH_MESH_TP;
     for (int axis = 0; axis < DH_N_MESH_AXES; axis++)
-        if (keys->apart >> axis & 1) keys->n *= (size_t)axis_size(&spec->recipe.mesh, axis);
-    return DH_OK;
+        if (keys.apart >> axis & 1) keys.n *= (size_t)axis_size(&spec->recipe.mesh, axis);
+    return keys;
 }
 
 static size_t rank_keys_of(const rank_keys *keys, int64_t rank)
@@ -161,8 +160,7 @@ static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_ran
 {
     const int64_t n_ranks = spec->recipe.mesh.ranks;
     const bool alike = dh_mesh_nodes_alike(&spec->recipe.mesh);
-    rank_keys keys;
-    DH_TRY(rank_keys_init(ctx, spec, &keys));
+    const rank_keys keys = rank_keys_of_spec(spec);
     const size_t n_keys = alike ? keys.n : (size_t)n_ranks;
     uint32_t *number = malloc(n_keys * sizeof *number);
     if (!number) return no_memory(ctx);

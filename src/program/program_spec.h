@@ -49,8 +49,8 @@ typedef struct dh_program_spec {
     bool probes;
 } dh_program_spec;
 
-/* The spec of the graphs of its blocks. errors: of the strategy's passes */
-dh_status dh_program_graph_spec(dh_ctx *ctx, const dh_program_spec *spec, dh_graph_spec *graphs);
+/* The spec of the graphs of its blocks. */
+dh_graph_spec dh_program_graph_spec(const dh_program_spec *spec);
 
 /* Arguments of the strategy's passes that are left to costs ("auto"), chosen by the recipe's: its
  * strategy is then one in the arena that has them said. Without any it stays as it is.

@@ -1,9 +1,9 @@
 /* Recipes: what follows from their fields. */
 #include "program/recipe.h"
 
-dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graphs)
+dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
 {
-    *graphs = (dh_graph_spec){
+    return (dh_graph_spec){
         .build = {.model = &r->model,
                   .mode = DH_MODE_TRAIN,
                   .dtype = r->dtype,
@@ -24,43 +24,32 @@ dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *r, dh_graph_spec *graph
         .whole_tokens = r->whole_tokens,
         .zero = r->zero,
         .moe_room = r->moe_capacity,
-        .fuse_gelu = r->fuse_gelu};
-    return dh_strategy_passes(ctx, r->strategy, &graphs->passes);
+        .fuse_gelu = r->fuse_gelu,
+        .passes = r->strategy ? r->strategy->passes : (dh_pass_list){.n = 0}};
 }
 
-dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole)
+bool dh_recipe_has_whole_tokens(const dh_recipe *recipe)
 {
-    dh_graph_spec graphs;
-    *whole = false;
-    if (!recipe->whole_tokens) return DH_OK;
-    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
-    *whole = dh_graph_whole_tokens(&graphs);
-    return DH_OK;
+    const dh_graph_spec graphs = dh_recipe_graphs(recipe);
+    return dh_graph_whole_tokens(&graphs);
 }
 
-dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_stages)
+bool dh_recipe_in_stages(const dh_recipe *recipe)
 {
-    dh_graph_spec graphs;
-    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
-    *in_stages = recipe->in_stages || dh_graph_in_stages(&graphs);
-    return DH_OK;
+    const dh_graph_spec graphs = dh_recipe_graphs(recipe);
+    return recipe->in_stages || dh_graph_in_stages(&graphs);
 }
 
-dh_status dh_recipe_stages_by_costs(dh_ctx *ctx, const dh_recipe *recipe, bool *by_costs)
+bool dh_recipe_stages_by_costs(const dh_recipe *recipe)
 {
-    dh_graph_spec graphs;
-    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
-    *by_costs = recipe->in_stages ? recipe->stages_by_costs : dh_graph_stages_by_costs(&graphs);
-    return DH_OK;
+    const dh_graph_spec graphs = dh_recipe_graphs(recipe);
+    return recipe->in_stages ? recipe->stages_by_costs : dh_graph_stages_by_costs(&graphs);
 }
 
-dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows)
+int64_t dh_recipe_stream_rows(const dh_recipe *recipe)
 {
-    bool whole;
-    DH_TRY(dh_recipe_has_whole_tokens(ctx, recipe, &whole));
-    *rows = recipe->micro_batch * (recipe->seq / recipe->mesh.cp);
-    if (!whole) *rows /= recipe->mesh.tp;
-    return DH_OK;
+    const int64_t rows = recipe->micro_batch * (recipe->seq / recipe->mesh.cp);
+    return dh_recipe_has_whole_tokens(recipe) ? rows : rows / recipe->mesh.tp;
 }
 
 dh_status dh_recipe_ordering(dh_ctx *ctx, const dh_recipe *recipe, dh_ordering *ordering)

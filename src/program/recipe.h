@@ -37,7 +37,7 @@ typedef struct dh_recipe {
     dh_mesh mesh; /* ranks 0: one rank */
 
     const dh_schedule *schedule; /* NULL: 1F1B; other modes than training take its placement */
-    const dh_strategy *strategy; /* NULL: sequential */
+    const dh_strategy *strategy; /* with the final list of passes; NULL: sequential */
     dh_ordering ordering;        /* of slots; policy NULL: the strategy's own */
     const dh_costs *costs;       /* by which the strategy orders; NULL: estimates */
 
@@ -99,16 +99,16 @@ static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
     return recipe->reduces_each && recipe->zero >= 2 && recipe->n_micro > 1;
 }
 
-/* The spec of the graphs of training. errors: of the strategy's passes */
-dh_status dh_recipe_graphs(dh_ctx *ctx, const dh_recipe *recipe, dh_graph_spec *graphs);
+/* The spec of the graphs of training. */
+dh_graph_spec dh_recipe_graphs(const dh_recipe *recipe);
 /* Whether every tp rank has all tokens between blocks (dh_graph_whole_tokens). */
-dh_status dh_recipe_has_whole_tokens(dh_ctx *ctx, const dh_recipe *recipe, bool *whole);
+bool dh_recipe_has_whole_tokens(const dh_recipe *recipe);
 /* Whether operators work on stages of groups (dh_graph_in_stages), sums of gradients among them. */
-dh_status dh_recipe_in_stages(dh_ctx *ctx, const dh_recipe *recipe, bool *in_stages);
+bool dh_recipe_in_stages(const dh_recipe *recipe);
 /* Whether costs choose which sums of gradients do (dh_graph_stages_by_costs). */
-dh_status dh_recipe_stages_by_costs(dh_ctx *ctx, const dh_recipe *recipe, bool *by_costs);
+bool dh_recipe_stages_by_costs(const dh_recipe *recipe);
 /* Rows of the residual stream between two blocks of a rank, which is what stages send. */
-dh_status dh_recipe_stream_rows(dh_ctx *ctx, const dh_recipe *recipe, int64_t *rows);
+int64_t dh_recipe_stream_rows(const dh_recipe *recipe);
 
 /* The ordering that slots get: its policy that of the strategy where none is given.
  * errors    DH_EMISSING */

@@ -314,8 +314,7 @@ static dh_status list_all_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
 {
     const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
     const dh_flat flat = first ? first_flat(r, id) : own, *f = &flat;
-    bool whole;
-    DH_TRY(dh_recipe_has_whole_tokens(ctx, &r->spec->recipe, &whole));
+    const bool whole = dh_recipe_has_whole_tokens(&r->spec->recipe);
     const int64_t n_parts = whole ? f->n_by_heads : f->n_vector - f->replicated0;
     const dh_operand in_parts =
         dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));

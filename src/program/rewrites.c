@@ -61,9 +61,8 @@ static bool is_better(const dh_rewrites_tried *a, const dh_rewrites_tried *b)
 dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory_bytes,
                              dh_rewrites *r)
 {
-    dh_graph_spec graphs;
+    const dh_graph_spec graphs = dh_recipe_graphs(recipe);
     double others, times;
-    DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
     DH_TRY(dh_rewrites_find(ctx, &graphs, recipe->costs, r));
     DH_TRY(find_share(ctx, recipe, &others, &times));
     for (size_t i = 0; i < r->n; i++) {
@@ -80,24 +79,24 @@ dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory
 static dh_status search(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
                         const dh_rewrites **rewrites)
 {
-    dh_graph_spec graphs;
     dh_rewrites *found = DH_NEW(arena, dh_rewrites);
     if (!found) return dh_fail(ctx, DH_ENOMEM, "out of memory searching rewrites");
     if (memory_bytes < 0) {
-        DH_TRY(dh_recipe_graphs(ctx, recipe, &graphs));
+        const dh_graph_spec graphs = dh_recipe_graphs(recipe);
         DH_TRY(dh_rewrites_find(ctx, &graphs, recipe->costs, found));
     } else {
         DH_TRY(dh_recipe_rewrites(ctx, recipe, memory_bytes, found));
     }
     *rewrites = found;
-    return dh_rewrites_strategy(ctx, arena, recipe->strategy, found, &recipe->strategy);
+    return dh_strategy_with(ctx, arena, recipe->strategy, &found->at[found->best].passes,
+                            &recipe->strategy);
 }
 
 dh_status dh_recipe_decide(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
                            dh_decided *decided)
 {
     *decided = (dh_decided){.rewrites = NULL};
-    if (recipe->strategy && dh_strategy_searches(recipe->strategy))
+    if (recipe->strategy && recipe->strategy->searches)
         DH_TRY(search(ctx, arena, recipe, memory_bytes, &decided->rewrites));
     return dh_recipe_settle(ctx, arena, recipe, &decided->passes_why);
 }

@@ -130,28 +130,19 @@ static dh_pass_list with_choices(const dh_pass_list *own, const dh_pass_list *ch
 static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe *recipe,
                      const char **why)
 {
-    dh_str text = DH_STR_INIT;
-    dh_strategy *own = DH_NEW(arena, dh_strategy);
     const dh_pass_list all = with_choices(&s->own, &s->graphs.passes);
-    dh_pass_list_print(&all, &text);
-    char *passes = text.failed ? NULL : dh_arena_strdup(arena, text.text ? text.text : "");
-    dh_str_fini(&text);
     *why = s->why.failed ? NULL : dh_arena_strdup(arena, s->why.text);
-    if (!own || !passes || !*why) return no_memory(ctx);
-    *own = *recipe->strategy;
-    own->passes = passes;
-    recipe->strategy = own;
-    return DH_OK;
+    if (!*why) return no_memory(ctx);
+    return dh_strategy_with(ctx, arena, recipe->strategy, &all, &recipe->strategy);
 }
 
 dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)
 {
     const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};
-    settling s = {.recipe = recipe, .why = DH_STR_INIT};
+    settling s = {.recipe = recipe, .graphs = dh_program_graph_spec(&spec), .why = DH_STR_INIT};
     int64_t *arg;
     const dh_pass_param *param;
     *why = NULL;
-    DH_TRY(dh_program_graph_spec(ctx, &spec, &s.graphs));
     s.own = s.graphs.passes;
     s.graphs.passes = dh_pass_list_reduced(&s.graphs, &s.own);
     if (!recipe->strategy || !dh_pass_list_open(&s.graphs.passes, &arg, &param)) return DH_OK;

@@ -71,13 +71,10 @@ dh_status dh_reductions_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind g
                                dh_shared what, dh_group_stages *stages, bool *found)
 {
     const dh_recipe *recipe = &r->spec->recipe;
-    bool in_stages, by_costs;
-    DH_TRY(dh_recipe_in_stages(ctx, recipe, &in_stages));
-    *found = in_stages && !dh_mesh_group_stages(&recipe->mesh, group, stages) &&
+    *found = dh_recipe_in_stages(recipe) && !dh_mesh_group_stages(&recipe->mesh, group, stages) &&
              DH_FLAT_ALIGN % stages->per_node == 0;
-    if (!*found) return DH_OK;
-    DH_TRY(dh_recipe_stages_by_costs(ctx, recipe, &by_costs));
-    return by_costs ? is_shorter(ctx, r, group, what, stages, found) : DH_OK;
+    if (!*found || !dh_recipe_stages_by_costs(recipe)) return DH_OK;
+    return is_shorter(ctx, r, group, what, stages, found);
 }
 
 dh_status dh_reductions_gather_stages(dh_ctx *ctx, const dh_reducer *r, dh_group_kind group,

@@ -151,18 +151,16 @@ static bool shares_cores(const build *b)
 
 /* Where operators work on stages of groups, an axis that nodes cut is one class or many
  * (collapse.c): many where coordinates stand apart, and only the ranks' count is lost. */
-static dh_status keep_stages(build *b, dh_sim_split splits[DH_N_MESH_AXES])
+static void keep_stages(build *b, dh_sim_split splits[DH_N_MESH_AXES])
 {
     const int64_t sizes[] = {b->mesh.tp, b->mesh.cp, b->mesh.ep, b->mesh.edp};
-    bool in_stages;
-    DH_TRY(dh_recipe_in_stages(b->ctx, b->recipe, &in_stages));
+    const bool in_stages = dh_recipe_in_stages(b->recipe);
     for (int axis = 0; in_stages && axis < DH_MESH_PP; axis++) {
         const int64_t run = dh_mesh_run_on_node(&b->mesh, axis);
         const bool whole = splits[axis].n_alike == sizes[axis] && !splits[axis].first_apart;
         if (run == 1 || run == sizes[axis] || (whole && b->options->n_slow == 0)) continue;
         splits[axis].n_alike = 0;
     }
-    return DH_OK;
 }
 
 /* With the distributed optimizer vectors count on the first rank of those that sum
@@ -180,7 +178,7 @@ static dh_status choose_ranks(build *b)
                                            [DH_MESH_CP] = {m->cp, exact && sharded},
                                            [DH_MESH_EP] = {m->ep, exact},
                                            [DH_MESH_EDP] = {m->edp, exact && sharded}};
-    DH_TRY(keep_stages(b, splits));
+    keep_stages(b, splits);
     DH_TRY(split_ranks(b, splits, false));
     if (cp_alike(b)) return DH_OK;
     splits[DH_MESH_CP].n_alike = 0;

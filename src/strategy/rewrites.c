@@ -1,49 +1,60 @@
 /* The tuner of rewrites. See rewrites.h. */
 #include "strategy/rewrites.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ---- sequences ------------------------------------------------------------------------------ */
 
-/* Choices for each place of a sequence; "" leaves the place out, NULL ends the list. */
-typedef const char *const *choices;
+/* Choices for each place of a sequence; an empty list leaves the place out. */
+typedef struct choices {
+    const dh_pass_list *at;
+    size_t n;
+} choices;
 typedef struct places {
     choices moves, fusions, overlaps;
 } places;
 
-static const char *const moves[] = {"", "split", "split, reorder", "split, reorder(regather=false)",
-                                    NULL};
+#define SPLIT DH_PASS_USE(split, 0)
+#define REORDER(regather, sharded) DH_PASS_USE(reorder, regather, sharded)
+#define FUSE(parts, gather) DH_PASS_USE(fuse, parts, gather)
+#define PART_WISE(parts) DH_PASS_USE(part_wise, parts, false, false, DH_CUT_ALL)
+#define ALL_OF(lists)                                                                              \
+    {                                                                                              \
+        lists, DH_COUNTOF(lists)                                                                   \
+    }
+
+static const dh_pass_list moves[] = {DH_NO_PASSES, DH_PASSES(1, SPLIT),
+                                     DH_PASSES(2, SPLIT, REORDER(true, false)),
+                                     DH_PASSES(2, SPLIT, REORDER(false, false))};
 /* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
  * quarter, and each more is as many launches more. */
 /* fuse(4, gather) is not tried: its gathers are n - 1 messages a chunk. Simulated steps were longer
  * than with fuse(4): Llama 3 8B, tp 8, on H100 708 ms to 676, on A100 1.57 s to 1.52. GPT-2 on two
  * ranks of a CPU took 58.1 ms to 57.3. */
-static const char *const fusions[] = {"", "fuse(4)", NULL};
+static const dh_pass_list fusions[] = {DH_NO_PASSES, DH_PASSES(1, FUSE(4, false))};
 /* TUNING: `dhelix profile` measures each with everything that may come before it. One part hides
  * next to nothing. Eight leave a GEMM too few rows, except on the longest micro-batches. */
-static const char *const overlaps[] = {"", "part-wise(2)", "part-wise(4)", NULL};
-static const places of_jobs = {moves, fusions, overlaps};
+static const dh_pass_list overlaps[] = {DH_NO_PASSES, DH_PASSES(1, PART_WISE(2)),
+                                        DH_PASSES(1, PART_WISE(4))};
+static const places of_jobs = {ALL_OF(moves), ALL_OF(fusions), ALL_OF(overlaps)};
 
 /* Programs of their own are in no profile, so more sequences are tried. Gathers of few ranks go
  * by chunks at little cost. Sums that are split already only have to be moved. */
-static const char *const alone_moves[] = {
-    "", "split", "reorder", "split, reorder", "split, reorder(regather=false)", NULL};
-static const char *const sharded_moves[] = {"",
-                                            "split",
-                                            "reorder",
-                                            "split, reorder",
-                                            "split, reorder(regather=false)",
-                                            "reorder(sharded)",
-                                            "split, reorder(sharded)",
-                                            NULL};
-static const char *const alone_fusions[] = {
-    "", "fuse(2)", "fuse(4)", "fuse(2, gather)", "fuse(4, gather)", NULL};
-static const places of_programs = {alone_moves, alone_fusions, overlaps};
-static const places of_sharded = {sharded_moves, alone_fusions, overlaps};
+static const dh_pass_list alone_moves[] = {
+    DH_NO_PASSES, DH_PASSES(1, SPLIT), DH_PASSES(1, REORDER(true, false)),
+    DH_PASSES(2, SPLIT, REORDER(true, false)), DH_PASSES(2, SPLIT, REORDER(false, false))};
+static const dh_pass_list sharded_moves[] = {DH_NO_PASSES,
+                                             DH_PASSES(1, SPLIT),
+                                             DH_PASSES(1, REORDER(true, false)),
+                                             DH_PASSES(2, SPLIT, REORDER(true, false)),
+                                             DH_PASSES(2, SPLIT, REORDER(false, false)),
+                                             DH_PASSES(1, REORDER(true, true)),
+                                             DH_PASSES(2, SPLIT, REORDER(true, true))};
+static const dh_pass_list alone_fusions[] = {
+    DH_NO_PASSES, DH_PASSES(1, FUSE(2, false)), DH_PASSES(1, FUSE(4, false)),
+    DH_PASSES(1, FUSE(2, true)), DH_PASSES(1, FUSE(4, true))};
+static const places of_programs = {ALL_OF(alone_moves), ALL_OF(alone_fusions), ALL_OF(overlaps)};
+static const places of_sharded = {ALL_OF(sharded_moves), ALL_OF(alone_fusions), ALL_OF(overlaps)};
 
-_Static_assert((DH_COUNTOF(sharded_moves) - 1) * (DH_COUNTOF(alone_fusions) - 1) *
-                       (DH_COUNTOF(overlaps) - 1) <=
+_Static_assert(DH_COUNTOF(sharded_moves) * DH_COUNTOF(alone_fusions) * DH_COUNTOF(overlaps) <=
                    DH_MAX_REWRITES,
                "room for all");
 
@@ -59,36 +70,32 @@ static void add(const dh_pass_list *passes, dh_rewrites *r)
     if (!is_tried(r, passes)) r->at[r->n++] = (dh_rewrites_tried){.passes = *passes};
 }
 
-/* The passes with commas between them; absent ones are "". */
-static void join(const char *const passes[3], char *text, size_t cap)
+static dh_pass_list join(const dh_pass_list *const parts[3])
 {
-    text[0] = '\0';
-    for (int k = 0; k < 3; k++) {
-        const size_t n = strlen(text);
-        if (*passes[k]) snprintf(text + n, cap - n, "%s%s", n ? ", " : "", passes[k]);
-    }
+    dh_pass_list all = {.n = 0};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < parts[k]->n; i++) all.at[all.n++] = parts[k]->at[i];
+    return all;
 }
 
-static dh_status list(dh_ctx *ctx, const dh_graph_spec *graphs, const places *at, dh_rewrites *r)
+static void list(const dh_graph_spec *graphs, const places *of, dh_rewrites *r)
 {
     *r = (dh_rewrites){.n = 0};
-    for (choices m = at->moves; *m; m++)
-        for (choices f = at->fusions; *f; f++)
-            for (choices o = at->overlaps; *o; o++) {
-                const char *const passes[] = {*m, *f, *o};
+    for (size_t m = 0; m < of->moves.n; m++)
+        for (size_t f = 0; f < of->fusions.n; f++)
+            for (size_t o = 0; o < of->overlaps.n; o++) {
+                const dh_pass_list *const parts[] = {&of->moves.at[m], &of->fusions.at[f],
+                                                     &of->overlaps.at[o]};
                 dh_graph_spec spec = *graphs;
-                char text[80];
-                join(passes, text, sizeof text);
-                DH_TRY(dh_pass_list_parse(ctx, text, &spec.passes));
+                spec.passes = join(parts);
                 const dh_pass_list reduced = dh_pass_list_reduced(&spec, &spec.passes);
                 add(&reduced, r);
             }
-    return DH_OK;
 }
 
-dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites)
+void dh_rewrites_list(const dh_graph_spec *graphs, dh_rewrites *rewrites)
 {
-    return list(ctx, graphs, &of_jobs, rewrites);
+    list(graphs, &of_jobs, rewrites);
 }
 
 /* ---- times ---------------------------------------------------------------------------------- */
@@ -168,7 +175,7 @@ static void choose(dh_rewrites *r)
 dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_costs *costs,
                            dh_rewrites *r)
 {
-    DH_TRY(dh_rewrites_list(ctx, graphs, r));
+    dh_rewrites_list(graphs, r);
     for (size_t i = 0; i < r->n; i++) DH_TRY(time_layers(ctx, graphs, costs, &r->at[i]));
     choose(r);
     return DH_OK;
@@ -240,7 +247,8 @@ dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, co
     made_programs made = {.n = 0};
     dh_rewrites all;
     *r = (dh_rewrites){.n = 0};
-    dh_status st = list(ctx, &spec, maker->sharded ? &of_sharded : &of_programs, &all);
+    dh_status st = DH_OK;
+    list(&spec, maker->sharded ? &of_sharded : &of_programs, &all);
     for (size_t i = 0; st == DH_OK && i < all.n; i++)
         st = try_program(ctx, maker, costs, &all.at[i].passes, &made, r);
     for (size_t i = 0; i < made.n; i++) dh_graph_destroy(made.at[i]);
@@ -248,26 +256,8 @@ dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, co
     return st;
 }
 
-/* ---- as a strategy --------------------------------------------------------------------------- */
-
 void dh_rewrites_print(const dh_pass_list *passes, dh_str *out)
 {
     if (passes->n == 0) dh_str_printf(out, "no rewrite");
     dh_pass_list_print(passes, out);
-}
-
-dh_status dh_rewrites_strategy(dh_ctx *ctx, dh_arena *arena, const dh_strategy *row,
-                               const dh_rewrites *rewrites, const dh_strategy **strategy)
-{
-    dh_str text = DH_STR_INIT;
-    dh_strategy *made = DH_NEW(arena, dh_strategy);
-    dh_str_printf(&text, "%s", "");
-    dh_pass_list_print(&rewrites->at[rewrites->best].passes, &text);
-    char *passes = text.failed ? NULL : dh_arena_strdup(arena, text.text);
-    dh_str_fini(&text);
-    if (!made || !passes) return dh_fail(ctx, DH_ENOMEM, "out of memory naming rewrites");
-    *made = *row;
-    made->passes = passes;
-    *strategy = made;
-    return DH_OK;
 }

@@ -35,8 +35,8 @@ typedef struct dh_rewrites {
     size_t n, best;
 } dh_rewrites;
 
-/* Every sequence that a job may have, each once. errors: of the passes' rows */
-dh_status dh_rewrites_list(dh_ctx *ctx, const dh_graph_spec *graphs, dh_rewrites *rewrites);
+/* Every sequence that a job may have, each once. */
+void dh_rewrites_list(const dh_graph_spec *graphs, dh_rewrites *rewrites);
 /* And what they take. graphs: its passes are not looked at. Deterministic.
  * errors    DH_ENOMEM; of a layer that cannot be built
  * cost      a layer's graph and its two timings a sequence */
@@ -57,9 +57,6 @@ typedef struct dh_rewrites_maker {
 dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, const dh_costs *costs,
                                  dh_rewrites *rewrites);
 
-/* The row with the passes of the best sequence; in the arena. */
-dh_status dh_rewrites_strategy(dh_ctx *ctx, dh_arena *arena, const dh_strategy *row,
-                               const dh_rewrites *rewrites, const dh_strategy **strategy);
 /* "split, reorder"; "no rewrite" of none */
 void dh_rewrites_print(const dh_pass_list *passes, dh_str *out);
 

@@ -213,19 +213,14 @@ typedef struct dh_ordering {
 typedef struct dh_strategy {
     const char *name;
     const char *doc;      /* one line, with its source */
-    const char *passes;   /* dh_pass_list as text */
+    dh_pass_list passes;  /* rewrites of its graphs; arguments may be left to costs */
     const char *schedule; /* row that makes pairs for it; NULL: the job's */
     const char *policy;   /* row of dh_order_policies */
     bool barriers;
+    /* Its passes are found for each job among sequences of rewrites (rewrites.h). Until then it has
+     * none. */
+    bool searches;
 } dh_strategy;
-
-/* Passes of a row that searches. For each job they are found among sequences of rewrites
- * (rewrites.h); before that the row has none. */
-extern const char dh_passes_searched[];
-static inline bool dh_strategy_searches(const dh_strategy *strategy)
-{
-    return strategy->passes == dh_passes_searched;
-}
 
 /* All others are compared with the first. */
 const dh_strategy *dh_strategies(size_t *n);
@@ -243,9 +238,9 @@ dh_status dh_schedule_named(dh_ctx *ctx, const char *name, const dh_schedule_row
  * errors    DH_EMISSING with the nearest name; DH_EINVAL */
 dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,
                            const dh_strategy **strategy);
-/* The passes of a strategy; NULL: of the first row.
- * errors    those of dh_pass_list_parse */
-dh_status dh_strategy_passes(dh_ctx *ctx, const dh_strategy *strategy, dh_pass_list *passes);
+/* The strategy with other passes, which were found or chosen for a job; in the arena. */
+dh_status dh_strategy_with(dh_ctx *ctx, dh_arena *arena, const dh_strategy *strategy,
+                           const dh_pass_list *passes, const dh_strategy **with);
 /* Whether devices can run it.
  * errors    DH_EUNSUPPORTED the result of one of its passes can only be simulated, and why */
 dh_status dh_strategy_runs(dh_ctx *ctx, const dh_strategy *strategy);

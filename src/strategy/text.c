@@ -10,17 +10,11 @@
 
 enum { NAME_BYTES = 128 };
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading a strategy");
-}
-
 typedef struct reader {
     dh_ctx *ctx;
     dh_arena *arena;
     const char *text; /* all of it */
     dh_strategy own;
-    dh_str passes; /* so far */
     bool has_base; /* of a sum */
 } reader;
 
@@ -62,12 +56,6 @@ static dh_status copy_name(const reader *r, part p, char name[NAME_BYTES])
     return DH_OK;
 }
 
-static void add_passes(reader *r, const char *passes, size_t n)
-{
-    if (n > 0 && r->passes.len > 0) dh_str_append(&r->passes, ", ", 2);
-    dh_str_append(&r->passes, passes, n);
-}
-
 /* ---- sums ---------------------------------------------------------------------------------- */
 
 /* The row whose name stands at `at` as a whole term: that may end in "+" itself. */
@@ -105,8 +93,7 @@ static dh_status add_base(reader *r, const dh_strategy *row)
     r->own.schedule = row->schedule;
     r->own.policy = row->policy;
     r->own.barriers = row->barriers;
-    add_passes(r, row->passes, strlen(row->passes));
-    return DH_OK;
+    return dh_pass_list_append(r->ctx, &row->passes, &r->own.passes);
 }
 
 static dh_status no_term(const reader *r, part term)
@@ -137,7 +124,7 @@ static dh_status read_sum(reader *r)
         const dh_strategy *row = is_pass(term) ? NULL : row_at(begin, &behind);
         if (!row) {
             if (!memchr(term.at, '(', term.n) && !is_pass(term)) return no_term(r, term);
-            add_passes(r, term.at, term.n);
+            DH_TRY(dh_pass_list_read(r->ctx, term.at, term.n, &r->own.passes));
             continue;
         }
         DH_TRY(add_base(r, row));
@@ -151,8 +138,7 @@ static dh_status read_sum(reader *r)
 static dh_status read_passes(reader *r, part value)
 {
     const bool list = value.n >= 2 && value.at[0] == '[' && value.at[value.n - 1] == ']';
-    add_passes(r, value.at + list, value.n - (list ? 2 : 0));
-    return DH_OK;
+    return dh_pass_list_read(r->ctx, value.at + list, value.n - (list ? 2 : 0), &r->own.passes);
 }
 
 static dh_status read_schedule(reader *r, part value)
@@ -241,21 +227,14 @@ static dh_status read_mapping(reader *r)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-/* Passes in the form in which they are printed. */
 static dh_status finish(reader *r, const dh_strategy **strategy)
 {
-    dh_pass_list list;
-    dh_str text = DH_STR_INIT;
-    if (r->passes.failed) return no_memory(r->ctx);
-    DH_TRY(dh_pass_list_parse(r->ctx, r->passes.text ? r->passes.text : "", &list));
-    dh_str_printf(&text, "%s", "");
-    dh_pass_list_print(&list, &text);
-    r->own.passes = text.failed ? NULL : dh_arena_strdup(r->arena, text.text);
+    DH_TRY(dh_pass_list_check(r->ctx, &r->own.passes));
     r->own.name = dh_arena_strdup(r->arena, r->text);
     r->own.doc = "the job's own";
-    dh_str_fini(&text);
     dh_strategy *made = DH_NEW(r->arena, dh_strategy);
-    if (!r->own.passes || !r->own.name || !made) return no_memory(r->ctx);
+    if (!r->own.name || !made)
+        return dh_fail(r->ctx, DH_ENOMEM, "out of memory reading a strategy");
     *made = r->own;
     *strategy = made;
     return DH_OK;
@@ -270,8 +249,6 @@ dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,
     reader r = {.ctx = ctx, .arena = arena, .text = text, .own = *first_row()};
     if ((row && !*behind) || !(strpbrk(text, "+({") || is_pass(whole)))
         return dh_strategy_find(ctx, text, strategy);
-    dh_status st = *text == '{' ? read_mapping(&r) : read_sum(&r);
-    if (st == DH_OK) st = finish(&r, strategy);
-    dh_str_fini(&r.passes);
-    return st;
+    DH_TRY(*text == '{' ? read_mapping(&r) : read_sum(&r));
+    return finish(&r, strategy);
 }

@@ -69,22 +69,14 @@ static dh_status add_choices(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
     return DH_OK;
 }
 
-static dh_status add_list(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
-                          dh_probe_lists *lists)
-{
-    dh_pass_list passes;
-    DH_TRY(dh_strategy_passes(ctx, strategy, &passes));
-    return add_choices(ctx, graphs, &passes, lists);
-}
-
 /* All that the strategy may come to. */
 static dh_status add_strategy(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_strategy *strategy,
                               dh_probe_lists *lists)
 {
     dh_rewrites all;
-    DH_TRY(add_list(ctx, graphs, strategy, lists));
-    if (!dh_strategy_searches(strategy)) return DH_OK;
-    DH_TRY(dh_rewrites_list(ctx, graphs, &all));
+    DH_TRY(add_choices(ctx, graphs, &strategy->passes, lists));
+    if (!strategy->searches) return DH_OK;
+    dh_rewrites_list(graphs, &all);
     for (size_t i = 0; i < all.n; i++) DH_TRY(add_once(ctx, graphs, &all.at[i].passes, lists));
     return DH_OK;
 }
@@ -102,37 +94,19 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe
 {
     const dh_strategy *own;
     dh_program_spec spec = {.mode = DH_MODE_TRAIN};
-    dh_graph_spec graphs;
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
     *lists = (dh_probe_lists){0};
     DH_TRY(own_strategy(ctx, job, &own));
     if (all) DH_TRY(dh_strategy_runs(ctx, own));
     DH_TRY(dh_recipe_of_job(ctx, job, &spec.recipe));
-    dh_status st = dh_program_graph_spec(ctx, &spec, &graphs);
+    const dh_graph_spec graphs = dh_program_graph_spec(&spec);
+    dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && (all || is_auto(job)) && i < n; i++)
         st = add_row(ctx, &graphs, &rows[i], lists);
     if (st == DH_OK) st = add_strategy(ctx, &graphs, own, lists);
     if (st != DH_OK) dh_vec_fini(lists);
     return st;
-}
-
-/* One strand after the other, since probes come behind the step. */
-static dh_status probing_strategy(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
-                                  const dh_strategy **strategy)
-{
-    size_t n;
-    dh_str text = DH_STR_INIT;
-    dh_strategy *own = DH_NEW(job->arena, dh_strategy);
-    dh_str_printf(&text, "%s", "");
-    dh_pass_list_print(passes, &text);
-    char *copy = text.failed ? NULL : dh_arena_strdup(job->arena, text.text);
-    dh_str_fini(&text);
-    if (!own || !copy) return no_memory(ctx);
-    *own = *dh_strategies(&n);
-    own->passes = copy;
-    *strategy = own;
-    return DH_OK;
 }
 
 /* On every virtual stage a layer of each kind: models have at most two, of which every second layer
@@ -153,17 +127,18 @@ static void sample_layers(int64_t n_stages, dh_model *m)
     m->n_layers = n_kinds * n_stages;
 }
 
-/* Graphs as the passes make them. */
+/* Graphs as the passes make them, one strand after the other, since probes come behind the step. */
 dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *passes,
                             dh_probe_job *probe)
 {
     dh_recipe r;
     const dh_strategy *own;
+    size_t n;
     *probe = (dh_probe_job){.schedule = NULL};
     DH_TRY(own_strategy(ctx, job, &own));
     DH_TRY(dh_recipe_of_job(ctx, job, &r));
     DH_TRY(dh_job_estimates(ctx, job->arena, job, &r.costs));
-    DH_TRY(probing_strategy(ctx, job, passes, &r.strategy));
+    DH_TRY(dh_strategy_with(ctx, job->arena, dh_strategies(&n), passes, &r.strategy));
     DH_TRY(smallest_schedule(ctx, job, own, &probe->schedule));
     r.schedule = probe->schedule;
     r.layer_split = NULL;

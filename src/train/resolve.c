@@ -162,6 +162,15 @@ static dh_status note_rewrites(dh_ctx *ctx, dh_resolved *r, const dh_rewrites *f
     return st;
 }
 
+static dh_status note_passes(dh_ctx *ctx, dh_resolved *r, const char *why)
+{
+    dh_str passes = DH_STR_INIT;
+    dh_pass_list_print(&r->recipe.strategy->passes, &passes);
+    const dh_status st = add_note(ctx, r, "passes", passes.text ? passes.text : "", why);
+    dh_str_fini(&passes);
+    return st;
+}
+
 /* Let costs make the choices that the strategy leaves open. */
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
@@ -170,8 +179,7 @@ static dh_status decide(dh_ctx *ctx, dh_resolved *r)
                             r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0, &d));
     r->rewrites = d.rewrites;
     if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));
-    return d.passes_why ? add_note(ctx, r, "passes", r->recipe.strategy->passes, d.passes_why)
-                        : DH_OK;
+    return d.passes_why ? note_passes(ctx, r, d.passes_why) : DH_OK;
 }
 
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
@@ -183,7 +191,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(decide(ctx, r));
     DH_TRY(find_schedule(ctx, r));
     DH_TRY(dh_resolved_split(ctx, r));
-    return dh_strategy_searches(strategy) ? dh_resolved_fuse(ctx, r) : DH_OK;
+    return strategy->searches ? dh_resolved_fuse(ctx, r) : DH_OK;
 }
 
 /* Copy the lines that hold for every strategy; a strategy's own lines come with it. */

@@ -187,12 +187,11 @@ dh_status tune_find_timetables(estimate *e)
 
 /* ---- basis ---------------------------------------------------------------------------------- */
 
-static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, blocks_key *key)
+static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
 {
     const dh_mesh *m = &e->spec.recipe.mesh;
-    dh_graph_spec graphs;
-    DH_TRY(dh_program_graph_spec(e->ctx, &e->spec, &graphs));
-    *key = (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
+    const dh_graph_spec graphs = dh_program_graph_spec(&e->spec);
+    return (blocks_key){.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
                         .tp = m->tp,
                         .cp = m->cp,
                         .ep = m->ep,
@@ -201,15 +200,13 @@ static dh_status key_of_blocks(const estimate *e, dh_recompute_kind recompute, b
                         .linear_ring = e->spec.recipe.linear_ring,
                         .whole_tokens = e->spec.recipe.whole_tokens,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
-    return DH_OK;
 }
 
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks)
 {
-    blocks_key key;
+    const blocks_key key = key_of_blocks(e, recompute);
     dh_program_spec spec = e->spec;
     spec.recipe.recompute = recompute;
-    DH_TRY(key_of_blocks(e, recompute, &key));
     void **place = dh_table_at(&e->t->blocks, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -238,9 +235,9 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
 {
     const bool split = e->schedule->split_backward, pairs = e->schedule->pairs;
     const tune_wants wants = {true, split, pairs, split && pairs};
-    times_key key = {.policy = (uint64_t)(uintptr_t)e->spec.recipe.ordering.policy,
-                     .barriers = e->spec.recipe.ordering.options.barriers};
-    DH_TRY(key_of_blocks(e, e->spec.recipe.recompute, &key.blocks));
+    const times_key key = {.policy = (uint64_t)(uintptr_t)e->spec.recipe.ordering.policy,
+                           .barriers = e->spec.recipe.ordering.options.barriers,
+                           .blocks = key_of_blocks(e, e->spec.recipe.recompute)};
     void **place = dh_table_at(&e->t->times, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) *place = DH_NEW(e->t->group, tune_times);
@@ -307,9 +304,9 @@ static dh_status build_outline(estimate *e, int64_t rank, tune_outline **outline
     unsigned kinds;
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
-    DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &spec.recipe.whole_tokens));
-    DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &spec.recipe.in_stages));
-    DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &spec.recipe.stages_by_costs));
+    spec.recipe.whole_tokens = dh_recipe_has_whole_tokens(&e->spec.recipe);
+    spec.recipe.in_stages = dh_recipe_in_stages(&e->spec.recipe);
+    spec.recipe.stages_by_costs = dh_recipe_stages_by_costs(&e->spec.recipe);
     DH_TRY(kinds_alike(e, &kinds));
     spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
@@ -352,15 +349,12 @@ static int64_t by_stage(const estimate *e)
  * their buckets differ, in padding and in the number of transfers. */
 static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
 {
-    const dh_mesh *m = &e->spec.recipe.mesh;
+    const dh_recipe *r = &e->spec.recipe;
+    const dh_mesh *m = &r->mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
-    bool whole_tokens, in_stages, by_costs;
     tune_system system;
     DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
-    DH_TRY(dh_recipe_has_whole_tokens(e->ctx, &e->spec.recipe, &whole_tokens));
-    DH_TRY(dh_recipe_in_stages(e->ctx, &e->spec.recipe, &in_stages));
-    DH_TRY(dh_recipe_stages_by_costs(e->ctx, &e->spec.recipe, &by_costs));
-    const outline_key key = {.costs = (uint64_t)(uintptr_t)e->spec.recipe.costs,
+    const outline_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
                              .kinds = holds.kinds,
                              .tp = m->tp,
                              .cp = m->cp,
@@ -373,18 +367,18 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .apart = ends_apart(e->long_one),
                              .copies = dh_schedule_copies_of(e->long_one->schedule),
                              .middle = is_middle(e->long_one, rank),
-                             .whole_tokens = whole_tokens,
-                             .zero = e->spec.recipe.zero,
-                             .bucket_bytes = e->spec.recipe.bucket_bytes,
-                             .fuse = e->spec.recipe.fuse,
-                             .ahead = dh_recipe_is_post_validated(&e->spec.recipe),
+                             .whole_tokens = dh_recipe_has_whole_tokens(r),
+                             .zero = r->zero,
+                             .bucket_bytes = r->bucket_bytes,
+                             .fuse = r->fuse,
+                             .ahead = dh_recipe_is_post_validated(r),
                              .by_stage = by_stage(e),
                              .one_micro = e->long_one->schedule->n_micro == 1,
-                             .each_micro = e->spec.recipe.reduces_each,
-                             .in_stages = in_stages,
-                             .by_costs = by_costs,
-                             .recompute = e->t->options->cluster ? e->spec.recipe.recompute : 0,
-                             .asked_whole = system.row.traits != 0 && e->spec.recipe.whole_tokens};
+                             .each_micro = r->reduces_each,
+                             .in_stages = dh_recipe_in_stages(r),
+                             .by_costs = dh_recipe_stages_by_costs(r),
+                             .recompute = e->t->options->cluster ? r->recompute : 0,
+                             .asked_whole = system.row.traits != 0 && r->whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made = NULL;
     if (!place) return tune_no_memory(e->ctx);

@@ -446,16 +446,13 @@ static bool orders_alike(const dh_strategy *a, const dh_strategy *b)
 static dh_status repeats(const walk *w, const dh_strategy *rows, size_t index, bool *repeated)
 {
     dh_graph_spec graphs;
-    dh_pass_list own, other;
     *repeated = false;
     DH_TRY(graphs_so_far(w, &graphs));
-    if (dh_strategy_searches(&rows[index]) && graphs.mesh.tp > 1) return DH_OK;
-    DH_TRY(dh_strategy_passes(w->ctx, &rows[index], &own));
-    own = dh_pass_list_reduced(&graphs, &own);
+    if (rows[index].searches && graphs.mesh.tp > 1) return DH_OK;
+    const dh_pass_list own = dh_pass_list_reduced(&graphs, &rows[index].passes);
     for (size_t i = 0; i < index && !*repeated; i++) {
         if (!orders_alike(&rows[i], &rows[index])) continue;
-        DH_TRY(dh_strategy_passes(w->ctx, &rows[i], &other));
-        other = dh_pass_list_reduced(&graphs, &other);
+        const dh_pass_list other = dh_pass_list_reduced(&graphs, &rows[i].passes);
         *repeated = dh_pass_list_equal(&own, &other);
     }
     return DH_OK;

@@ -147,7 +147,9 @@ static const setup fault_setups[] = {
 enum { N_FUSED = 3 };
 static setup fused_setup(size_t n)
 {
-    static const char *const passes[N_FUSED] = {"fuse(2)", "fuse(4)", "fuse(2, gather)"};
+    static const dh_pass_list passes[N_FUSED] = {DH_PASSES(1, DH_PASS_USE(fuse, 2, false)),
+                                                 DH_PASSES(1, DH_PASS_USE(fuse, 4, false)),
+                                                 DH_PASSES(1, DH_PASS_USE(fuse, 2, true))};
     static dh_strategy strategies[N_FUSED];
     size_t n_rows;
     setup s = {"llama-tiny",    "1f1b", 2, 1, 1, 0, 2, 32, DH_F32, false, 1, 0, NULL, 0, 1,
@@ -474,7 +476,9 @@ static bool forget_blocks(dh_program *p, uint32_t i)
 static void rows_in_stages_fit_together(void **state)
 {
     static const dh_strategy staged = {
-        .name = "staged", .passes = "two-stage", .policy = "sequential"};
+        .name = "staged",
+        .passes = DH_PASSES(1, DH_PASS_USE(two_stage, DH_STAGES_NARROW, 1)),
+        .policy = "sequential"};
     const setup s = {.preset = "mixtral-tiny",
                      .schedule = "1f1b",
                      .tp = 1,

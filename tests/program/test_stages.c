@@ -14,7 +14,10 @@ static setup setup_of(const char *strategy, int64_t tp, int64_t dp, int64_t per_
 }
 
 /* centauri, whatever costs would choose */
-static const dh_strategy staged = {.name = "staged", .passes = "two-stage", .policy = "sequential"};
+static const dh_strategy staged = {.name = "staged",
+                                   .passes =
+                                       DH_PASSES(1, DH_PASS_USE(two_stage, DH_STAGES_NARROW, 1)),
+                                   .policy = "sequential"};
 
 /* ---- bytes --------------------------------------------------------------------------------- */
 

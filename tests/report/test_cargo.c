@@ -153,7 +153,9 @@ static bool is_of_a_flat(const dh_program *p, const dh_cargo_row *row)
 static void values_on_their_way_are_somebodys(void **state)
 {
     static const dh_strategy staged = {
-        .name = "staged", .passes = "two-stage", .policy = "sequential"};
+        .name = "staged",
+        .passes = DH_PASSES(1, DH_PASS_USE(two_stage, DH_STAGES_NARROW, 1)),
+        .policy = "sequential"};
     static dh_model model;
     dh_ctx ctx = DH_CTX_INIT;
     assert_ok(&ctx, dh_model_from_preset(&ctx, "llama-tiny", &model));

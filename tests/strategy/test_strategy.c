@@ -724,6 +724,14 @@ static void names_are_found(void **state)
 
 /* ---- strategies as text ---------------------------------------------------------------------- */
 
+static void assert_passes(const dh_strategy *s, const char *wanted)
+{
+    dh_str text = DH_STR_INIT;
+    dh_pass_list_print(&s->passes, &text);
+    assert_string_equal(text.text ? text.text : "", wanted);
+    dh_str_fini(&text);
+}
+
 static void test_read(void **state)
 {
     static const struct {
@@ -740,6 +748,10 @@ static void test_read(void **state)
         {"{passes: ring-gemm, order: list}", "ring-gemm", NULL, "list", false},
         {"{schedule: dhelix-w}", "", "dhelix-w", "auto", false},
         {"{schedule: zb-h1}", "", "zb-h1", "sequential", false},
+        {"split+reorder(regather=false)+fuse(4)+part-wise",
+         "split, reorder(regather=false), fuse(parts=4), part-wise", NULL, "sequential", false},
+        {"two-stage+flux", "two-stage, part-wise(parts=auto, scatter, fused)", NULL, "sequential",
+         false},
         {"{order: dp, barriers: full, schedule: dhelix-w, passes: []}", "", "dhelix-w", "dp", true},
     };
     dh_arena *arena = dh_arena_create();
@@ -749,7 +761,7 @@ static void test_read(void **state)
         const dh_strategy *s;
         assert_ok(&ctx, dh_strategy_read(&ctx, arena, cases[i].text, &s));
         assert_string_equal(s->name, cases[i].text);
-        assert_string_equal(s->passes, cases[i].passes);
+        assert_passes(s, cases[i].passes);
         assert_string_equal(s->policy, cases[i].policy);
         assert_string_equal(s->schedule ? s->schedule : "",
                             cases[i].schedule ? cases[i].schedule : "");
@@ -758,8 +770,20 @@ static void test_read(void **state)
     dh_arena_destroy(arena);
 }
 
+/* What the rows have in code is what their text says. */
 static void test_rows_read_as_themselves(void **state)
 {
+    static const struct {
+        const char *name, *passes;
+    } cases[] = {{"sequential", ""},
+                 {"intra-batch", "ring-gemm"},
+                 {"intra-batch-bidirectional", "ring-gemm(both)"},
+                 {"flux", "part-wise(auto, scatter, fused)"},
+                 {"t3", "track-trigger"},
+                 {"domino", "domino"},
+                 {"dhelix-rings", "ring-gemm"},
+                 {"centauri", "two-stage(auto, auto), part-wise(auto, cut=auto)"},
+                 {"coconet", ""}};
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
     dh_arena *arena = dh_arena_create();
@@ -767,10 +791,18 @@ static void test_rows_read_as_themselves(void **state)
     for (size_t i = 0; i < n; i++) {
         dh_ctx ctx = DH_CTX_INIT;
         const dh_strategy *s;
-        dh_pass_list passes;
         assert_ok(&ctx, dh_strategy_read(&ctx, arena, rows[i].name, &s));
         assert_ptr_equal(s, &rows[i]);
-        assert_ok(&ctx, dh_strategy_passes(&ctx, s, &passes));
+        assert_ok(&ctx, dh_pass_list_check(&ctx, &s->passes));
+        assert_int_equal(s->searches, strcmp(s->name, "coconet") == 0);
+    }
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        const dh_strategy *s;
+        dh_pass_list passes;
+        assert_ok(&ctx, dh_strategy_find(&ctx, cases[i].name, &s));
+        assert_ok(&ctx, dh_pass_list_parse(&ctx, cases[i].passes, &passes));
+        assert_true(dh_pass_list_equal(&s->passes, &passes));
     }
     dh_arena_destroy(arena);
 }
@@ -788,6 +820,8 @@ static void test_read_refused(void **state)
         {"dhelix+list", "names two strategies", DH_EINVAL},
         {"ring-gemm++dhelix", "missing or too long", DH_EINVAL},
         {"ring-gemm+intra-batch", "stands twice", DH_EINVAL},
+        {"split+reorder+fuse+part-wise+flux", "no more than 4 passes", DH_EINVAL},
+        {"{passes: [split, reorder, fuse, part-wise, domino]}", "no more than 4 passes", DH_EINVAL},
         {"{passes: [ring-gemm, ring-gemm(both)]}", "stands twice", DH_EINVAL},
         {"{passes: [recompute]}", "follows from the job's settings", DH_EINVAL},
         {"{pases: [ring-gemm]}", "did you mean passes", DH_EMISSING},
