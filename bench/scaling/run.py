@@ -139,7 +139,7 @@ def write_csv(path, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--dhelix", type=Path, default=ROOT / "build/release/src/cli/dhelix")
-    parser.add_argument("--meshes", default="dp=2 dp=2,zero1=true tp=2 pp=2 pp=2,schedule=zb-h1 cp=2",
+    parser.add_argument("--meshes", default="dp=2 dp=2,zero=1 tp=2 pp=2 pp=2,schedule=zb-h1 cp=2",
                         help="beside one rank: settings of `parallel` joined by commas")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=512)

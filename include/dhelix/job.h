@@ -189,7 +189,6 @@ typedef struct dh_job {
     dh_regather_by regather;        /* parallel.regather: how often they are, with zero 3 */
     dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
     dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
-    bool zero1;                     /* parallel.zero1: another spelling of zero: 1 */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */

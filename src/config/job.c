@@ -43,30 +43,13 @@ void dh_job_destroy(dh_job *job)
 
 /* ---- reading ------------------------------------------------------------------------ */
 
-/* An override of one of two spellings counts whatever was said in the other: `zero`, and `zero1`,
- * which is zero 1 or none. */
-static void agree_on_zero(dh_job *job, const dh_assignment *a)
-{
-    if (a->from_file) return;
-    if (strcmp(a->setting->key, "parallel.zero") == 0) job->zero1 = false;
-    if (strcmp(a->setting->key, "parallel.zero1") == 0 && !job->zero1 && job->zero == 1)
-        job->zero = 0;
-}
-
-static dh_status store(dh_ctx *ctx, dh_job *job, const dh_assignment *a, const char *base_dir)
-{
-    DH_TRY(dh_setting_store(ctx, job, a, base_dir));
-    agree_on_zero(job, a);
-    return DH_OK;
-}
-
 /* Applies everything except the model, whose keys wait for its source. */
 static dh_status apply(dh_ctx *ctx, dh_job *job, const dh_assignments *list, const char *base_dir)
 {
     for (size_t i = 0; i < list->n; i++) {
         const dh_assignment *a = &list->at[i];
         if (a->setting->type == DH_SET_MODEL || dh_setting_in_model(a->setting)) continue;
-        DH_TRY(store(ctx, job, a, a->from_file ? base_dir : NULL));
+        DH_TRY(dh_setting_store(ctx, job, a, a->from_file ? base_dir : NULL));
     }
     return DH_OK;
 }
@@ -178,7 +161,7 @@ static dh_status change(dh_ctx *ctx, dh_job *job, const char *key_value, dh_assi
         source |= s->type == DH_SET_MODEL;
         model |= s->type == DH_SET_MODEL || dh_setting_in_model(s);
         if (s->type == DH_SET_MODEL || dh_setting_in_model(s)) continue;
-        DH_TRY(store(ctx, job, &list->at[i], cwd));
+        DH_TRY(dh_setting_store(ctx, job, &list->at[i], cwd));
         dh_job_is_given(job, (const char *)job + s->offset);
     }
     job->derived.stale = true;

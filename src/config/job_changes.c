@@ -71,7 +71,6 @@ static bool is_given(const dh_job *job, const dh_setting *s)
                 {&job->ranks_per_node, &d->ranks_per_node},
                 {&job->micro_batch, &d->micro_batch},
                 {&job->seq_len, &d->seq_len}};
-    if (strcmp(s->key, "parallel.zero1") == 0) return job->zero == 0; /* parallel.zero says it */
     for (size_t i = 0; i < DH_COUNTOF(list); i++)
         if ((const char *)job + s->offset == (const char *)list[i].value)
             return *list[i].value != *list[i].derived;

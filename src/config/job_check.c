@@ -490,7 +490,6 @@ void dh_job_is_given(dh_job *job, const void *field)
 
 static dh_status check_all(dh_ctx *ctx, dh_job *job)
 {
-    if (job->zero1 && job->zero == 0) job->zero = 1;
     DH_TRY(dh_job_derive_ranks(ctx, job));
     if (dh_job_has_stage_times(job)) return check_stage_times(ctx, job);
     DH_TRY(check_tensor_parallel(ctx, job));

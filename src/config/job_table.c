@@ -493,7 +493,6 @@ static const dh_setting settings[] = {
     ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,
          .help = "zero 2 and 3: last: gradients are accumulated whole and reduced with the last micro-batch; "
                  "every: each micro-batch's gradients are reduced, and only shards are kept"),
-    BOOL("parallel.zero1", zero1, "false", .help = "the same as zero: 1"),
     FLOAT("parallel.bucket_mb", bucket_mb, "auto", 0.001, 1e6, .unit = "MB",
           .automatic = "4 for each rank that reduces together, at least 25",
           .help = "size of one gradient reduction: small neighbouring blocks are reduced together, larger blocks "

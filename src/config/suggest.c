@@ -101,6 +101,7 @@ static const struct {
     {NULL, "data_parallel_replicate_degree", "parallel.dp"},
     {NULL, "fsdp", "parallel.zero: 3"},
     {NULL, "sequence_parallel", "parallel.sequence"},
+    {NULL, "zero1", "parallel.zero: 1 (0 for zero1: false)"},
     {NULL, "use_distributed_optimizer", "parallel.zero: 1"},
     {NULL, "overlap_param_gather", "parallel.gather: forward"},
     {NULL, "bf16", "train.dtype: bf16"},

@@ -129,7 +129,6 @@ void tune_share_out(const dh_tune_config *config, dh_job *job)
 {
     const int64_t bucket = config->at[DH_TUNE_BUCKET];
     job->zero = config->at[DH_TUNE_ZERO];
-    job->zero1 &= job->zero == 1;
     if (job->zero < 2) job->gradient_sync = DH_GRADIENT_SYNC_LAST; /* as the degree has it */
     if (job->zero < 3) job->regather = DH_REGATHER_MICRO;
     if (bucket >= 0) job->bucket_mb = (double)bucket;

@@ -58,7 +58,7 @@ kill_once() { # run folder
     [ "$(newest "$1")" -ge $least ] || fail "killed at step $n_now, the newest checkpoint is $(newest "$1")"
 }
 
-for mesh in ranks=1 'parallel.dp=2 parallel.zero1=true'; do
+for mesh in ranks=1 'parallel.dp=2 parallel.zero=1'; do
     job=("$tmp/job.yaml" --quiet --set train.steps=$steps --set train.micro_batch=1 --set eval.every=0)
     for word in $mesh; do job+=(--set "$word"); done
     rm -rf "$tmp/whole" "$tmp/killed"
@@ -112,7 +112,7 @@ fi
 # What the copy takes is known before, and is not there without it.
 copies=0
 for rank in 0 1; do
-    ok "$dhelix" check "${job[@]}" --set parallel.zero1=false --rank $rank --json
+    ok "$dhelix" check "${job[@]}" --set parallel.zero=0 --rank $rank --json
     copies=$((copies + $(json checkpoint_copy_bytes)))
 done
 same $copies $((12 * $(json parameters))) 'bytes of the copies of two ranks'

@@ -4,7 +4,7 @@
 cat >"$tmp/job.yaml" <<EOF
 model: {preset: llama3-8b, n_layers: 8}
 train: {batch: 32, micro_batch: 1, seq_len: 4096, dtype: bf16, recompute: selective}
-parallel: {tp: 4, pp: 2, dp: 2, zero1: true}
+parallel: {tp: 4, pp: 2, dp: 2, zero: 1}
 EOF
 
 # A model whose vocabulary is known needs no data.
@@ -277,7 +277,7 @@ fails 2 '--table has no --strategies' "$dhelix" simulate "$tmp/job.yaml" --strat
 if ! sanitized; then
     # Where a strategy loses to none, the plan says so beforehand, by the steps that are simulated.
     loses=(--cluster h100 --set train.batch=16 --set parallel.tp=16 --set parallel.pp=1 --set parallel.dp=1
-        --set model.n_kv_heads=16 --set parallel.zero1=false)
+        --set model.n_kv_heads=16 --set parallel.zero=0)
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=flux
     says '% slower. --set strategy=sequential would be faster here'
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=flux --json
@@ -372,7 +372,7 @@ says '(parallel.gpu_comm_sms)'
 
 # Too large for the devices.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster a40 --set parallel.tp=1 --set parallel.dp=8 \
-    --set parallel.zero1=false --set model.n_layers=32
+    --set parallel.zero=0 --set model.n_layers=32
 says 'does not fit'
 
 # Folders like those of runs; the same for rank 0 as the trace alone.

@@ -36,7 +36,7 @@ check 'every cluster stands in both parts' test "$(grep -c '^h100 ' "$tmp/out")"
 cat >"$tmp/llama.yaml" <<EOF
 model: llama3-8b
 train: {batch: 32, seq_len: 4096, dtype: bf16}
-parallel: {tp: 8, zero1: true}
+parallel: {tp: 8, zero: 1}
 EOF
 fits 80 "$dhelix" check examples/tp2.yaml
 says '804 K parameters (804096)'

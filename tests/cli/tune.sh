@@ -4,7 +4,7 @@
 cat >"$tmp/job.yaml" <<EOF
 model: llama3-8b
 train: {batch: 32, seq_len: 4096, dtype: bf16}
-parallel: {tp: 3, zero1: true}
+parallel: {tp: 3, zero: 1}
 EOF
 one="--strategies sequential --schedules 1f1b"
 
@@ -110,11 +110,11 @@ fi
 
 # What the command line sets stays; more memory lets more fit.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --json \
-    --set parallel.tp=2 --set parallel.zero1=false
+    --set parallel.tp=2 --set parallel.zero=0
 check 'tp stays' test -z "$(grep '"parallel.tp": ' "$tmp/out" | grep -v ': 2,')"
 fit=$(json fit)
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --json \
-    --set parallel.tp=2 --set parallel.zero1=false --memory 160GB
+    --set parallel.tp=2 --set parallel.zero=0 --memory 160GB
 check 'twice the memory lets more fit' test "$(json fit)" -gt "$fit"
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --memory 2GiB
 says '0 configurations fit'

@@ -15,7 +15,7 @@ static void defaults_are_complete(void **state)
     assert_int_equal(j->seq_len, 1024);
     assert_int_equal(j->dp * j->tp * j->pp * j->cp * j->ep * j->vpp * j->ranks * j->nodes, 1);
     assert_true(j->lr == 6e-4 && j->beta1 == 0.9 && j->beta2 == 0.95 && j->eps == 1e-8);
-    assert_true(j->sequence_parallel && !j->zero1);
+    assert_true(j->sequence_parallel && j->zero == 0);
     assert_null(j->init_from);
     assert_null(j->data_cache);
     assert_string_equal(j->layer_split, "");
@@ -91,16 +91,16 @@ static void overrides_win_in_order(void **state)
     dh_job_destroy(j);
 }
 
-/* zero1 is another spelling of zero: the later of the two counts. */
-static void overrides_of_zero_count_in_either_spelling(void **state)
+/* An override of the degree counts, and what was derived from it does not come back. */
+static void overrides_of_zero_count(void **state)
 {
     static const struct {
         const char *file, *set;
         int64_t zero;
-    } cases[] = {{"zero1: true", "parallel.zero=0", 0},    {"zero1: true", "parallel.zero=3", 3},
-                 {"zero1: true", "parallel.zero=null", 0}, {"zero: 1", "parallel.zero1=false", 0},
-                 {"zero: 2", "parallel.zero1=false", 2},   {"zero: 0", "parallel.zero1=true", 1},
-                 {"zero1: true", "parallel.tp=1", 1}};
+    } cases[] = {{"zero: 1", "parallel.zero=0", 0},
+                 {"zero: 1", "parallel.zero=3", 3},
+                 {"zero: 1", "parallel.zero=null", 0},
+                 {"zero: 1", "parallel.tp=1", 1}};
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         char text[128];
         dh_ctx ctx = DH_CTX_INIT;
@@ -222,7 +222,10 @@ static void errors_say_where_and_what_is_right(void **state)
         {"model: gpt2\noptimizer: {lr: nan}\n", DH_EINVAL, {"optimizer.lr"}},
         {"model: gpt2\noptimizer: {lr: -1}\n", DH_EINVAL, {"0 to 1000"}},
         {"model: gpt2\noptimizer: {schedule: cosin}\n", DH_EINVAL, {"did you mean cosine?"}},
-        {"model: gpt2\nparallel: {zero1: 2}\n", DH_EINVAL, {"true or false"}},
+        {"model: gpt2\nparallel: {sequence: 2}\n", DH_EINVAL, {"true or false"}},
+        {"model: gpt2\nparallel: {zero1: true}\n",
+         DH_EINVAL,
+         {"parallel.zero1", "parallel.zero: 1"}},
         {"model: gpt2\nparallel: {layer_split: \"6,x\"}\n", DH_EINVAL, {"3,4,4,3"}},
         {"model: gpt2\ndata: {train: [a, '']}\n", DH_EINVAL, {"entry 2 is empty"}},
         {"model: gpt2\ndata: {train: [a, [b]]}\n", DH_EFORMAT, {"a sequence stands"}},
@@ -422,19 +425,13 @@ static void assert_setting(const dh_job *j, const char *key, const char *want)
 
 static void settings_are_set_and_got(void **state)
 {
-    static const char *const values[][2] = {{"train.steps", "17"},
-                                            {"optimizer.lr", "0.001"},
-                                            {"parallel.zero", "2"},
-                                            {"parallel.zero1", "true"},
-                                            {"train.recompute", "full"},
-                                            {"parallel.tp", "2"},
-                                            {"ranks", "2"},
-                                            {"data.tokenizer", "chars"},
-                                            {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
-                                            {"out", "/runs/x"},
-                                            {"parallel.layer_split", "6,6"},
-                                            {"model.name", "mine"},
-                                            {"strategy", "{passes: [ring-gemm], order: auto}"}};
+    static const char *const values[][2] = {
+        {"train.steps", "17"},       {"optimizer.lr", "0.001"},
+        {"parallel.zero", "2"},      {"train.recompute", "full"},
+        {"parallel.tp", "2"},        {"ranks", "2"},
+        {"data.tokenizer", "chars"}, {"data.train", "[\"/a/b.txt\", \"/c.txt\"]"},
+        {"out", "/runs/x"},          {"parallel.layer_split", "6,6"},
+        {"model.name", "mine"},      {"strategy", "{passes: [ring-gemm], order: auto}"}};
     dh_ctx ctx = DH_CTX_INIT;
     dh_job *j = job_of("model: gpt2\nparallel: {dp: 1}\n");
     for (size_t i = 0; i < DH_COUNTOF(values); i++) {
@@ -453,8 +450,7 @@ static void changes_parse_back(void **state)
         const char *text, *want, *lacks;
     } cases[] = {
         {"model: gpt2\n", "model:\n  preset: \"gpt2\"\n", "train"},
-        {"model: {preset: llama3-8b, n_layers: 8}\ntrain: {batch: 32}\nparallel: {tp: 2, zero1: "
-         "true}\n"
+        {"model: {preset: llama3-8b, n_layers: 8}\ntrain: {batch: 32}\nparallel: {tp: 2, zero: 1}\n"
          "ranks: 4\n",
          "ranks: 4\nmodel:\n  preset: \"llama3-8b\"\n  n_layers: 8\ntrain:\n  batch: 32\n"
          "parallel:\n  tp: 2\n  zero: 1\n",
@@ -476,7 +472,6 @@ static void changes_parse_back(void **state)
         if (!strstr(text, cases[i].want) || strstr(text, cases[i].lacks))
             fail_msg("case %zu: %s", i, text);
         again = job_of(text);
-        j->zero1 = false; /* zero says it */
         assert_ok(&ctx, dh_job_print(&ctx, j, &before));
         assert_ok(&ctx, dh_job_print(&ctx, again, &after));
         assert_string_equal(before, after);
@@ -613,7 +608,7 @@ int main(void)
         cmocka_unit_test(defaults_are_complete),
         cmocka_unit_test(reads_every_type),
         cmocka_unit_test(overrides_win_in_order),
-        cmocka_unit_test(overrides_of_zero_count_in_either_spelling),
+        cmocka_unit_test(overrides_of_zero_count),
         cmocka_unit_test(anchors_and_aliases_of_yaml_work),
         cmocka_unit_test(model_keys_change_a_preset),
         cmocka_unit_test(model_comes_from_config_files),

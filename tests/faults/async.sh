@@ -19,7 +19,7 @@ eval: {every: 0}
 checkpoint: {every: $every, keep: 2}
 profile: none
 END
-meshes=(ranks=1 'parallel.dp=2 parallel.zero1=true')
+meshes=(ranks=1 'parallel.dp=2 parallel.zero=1')
 declare -A losses weights
 n_found=0 n_ended=0 n_struck=0
 

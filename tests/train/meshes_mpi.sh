@@ -10,10 +10,10 @@ sizes='n_layers: 4, width: 32, n_heads: 4, vocab: 65, max_seq: 32'
 groups='n_kv_heads: 4, head_dim: 8, ffn_width: 40, tied_head: false'
 families=("family: gpt2, $sizes" "family: llama, $sizes, $groups"
     "family: mixtral, $sizes, $groups, n_experts: 4, top_k: 2, router_aux_coef: 0")
-meshes=('2 dp=2' '2 dp=2 zero1=true' '2 tp=2' '2 cp=2' '2 pp=2' '2 pp=2 schedule=zb-v'
-    '4 dp=4 zero1=true' '4 tp=4' '4 cp=4' '4 pp=4' '4 dp=2 tp=2' '4 dp=2 cp=2 zero1=true'
+meshes=('2 dp=2' '2 dp=2 zero=1' '2 tp=2' '2 cp=2' '2 pp=2' '2 pp=2 schedule=zb-v'
+    '4 dp=4 zero=1' '4 tp=4' '4 cp=4' '4 pp=4' '4 dp=2 tp=2' '4 dp=2 cp=2 zero=1'
     '4 dp=2 pp=2' '4 tp=2 cp=2' '4 tp=2 pp=2' '4 cp=2 pp=2'
-    '8 dp=2 tp=2 pp=2 zero1=true' '8 dp=2 tp=2 cp=2' '8 tp=2 cp=2 pp=2')
+    '8 dp=2 tp=2 pp=2 zero=1' '8 dp=2 tp=2 cp=2' '8 tp=2 cp=2 pp=2')
 
 same_runs() { # two run folders
     same "$(curve "$1" | cksum)" "$(curve "$2" | cksum)" "losses of $mesh, $family"

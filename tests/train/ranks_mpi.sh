@@ -52,7 +52,7 @@ random_mesh() {
 meshes=('4 dp=2 cp=2 zero=3 reshard_after_forward=2 bucket_mb=0.02 strategy=dhelix' '4 tp=2 pp=2 schedule=dhelix-w'
     '2 tp=2 strategy=part-wise(2,scatter)+dhelix')
 if deep; then
-    meshes+=('4 dp=2 tp=2 zero1=true' '4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
+    meshes+=('4 dp=2 tp=2 zero=1' '4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
         '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 strategy=fuse(4)+sequential'
         '2 tp=2 sequence=false strategy=part-wise(4)+sequential'
         '4 tp=4 strategy=intra-batch-bidirectional model.n_heads=4'
@@ -116,7 +116,7 @@ dense=("${job[@]}")
 job=("$tmp/mixtral.yaml" "${job[@]:1}")
 mixtral=(--set parallel.dp=2 --set parallel.ep=2)
 experts=('2 moe.mode=dropless')
-if deep; then experts+=('4 parallel.tp=2 parallel.zero1=true' '2 moe.mode=capacity moe.capacity=1'); fi
+if deep; then experts+=('4 parallel.tp=2 parallel.zero=1' '2 moe.mode=capacity moe.capacity=1'); fi
 for more in "${experts[@]}"; do
     read -r ranks settings <<<"$more"
     set -- "${mixtral[@]}"

@@ -69,7 +69,7 @@ static dh_status train(dh_ctx *ctx, const char *out, int n_steps)
 {
     char settings[200];
     snprintf(settings, sizeof settings,
-             "parallel.dp=2 parallel.tp=2 parallel.zero1=true parallel.timeout_s=3600 "
+             "parallel.dp=2 parallel.tp=2 parallel.zero=1 parallel.timeout_s=3600 "
              "optimizer.decay_steps=20 train.steps=%d",
              n_steps);
     return run_job(ctx, RUN_GPT2, settings, out, NULL);

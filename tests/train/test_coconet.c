@@ -26,7 +26,7 @@ static void bits_are_those_of(void **state)
          PLAIN " strategy=split+reorder+fuse(2,gather)+dhelix"},
         {RUN_LLAMA, "parallel.tp=4 train.recompute=selective", "",
          PLAIN " strategy=split+reorder+sequential"},
-        {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 parallel.zero1=true parallel.dp=1", "",
+        {RUN_LLAMA, "parallel.tp=2 parallel.pp=2 parallel.zero=1 parallel.dp=1", "",
          PLAIN " strategy=split+reorder+dhelix"},
         {RUN_GPT2, "parallel.tp=2 parallel.cp=2 train.dtype=bf16 train.recompute=full", "",
          PLAIN " strategy=split+reorder(regather=false)+sequential"},

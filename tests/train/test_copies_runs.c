@@ -19,7 +19,7 @@ static void copies_learn_as_one(void **state)
         {RUN_GPT2, "parallel.pp=2 model.dropout=0.1"},
         {RUN_GPT2, "parallel.pp=4 train.batch=7 optimizer.grad_clip=0.2"},
         {RUN_LLAMA, "parallel.pp=2 parallel.tp=2 train.recompute=full"},
-        {RUN_LLAMA, "parallel.pp=2 parallel.dp=2 parallel.zero1=true train.recompute=selective"},
+        {RUN_LLAMA, "parallel.pp=2 parallel.dp=2 parallel.zero=1 train.recompute=selective"},
         {RUN_EXPERTS, "parallel.pp=2 parallel.dp=2 parallel.ep=2 model.router_aux_coef=0.01"},
         {RUN_GPT2, "parallel.pp=2 parallel.cp=2 train.dtype=bf16"},
     };

@@ -36,7 +36,7 @@ static const struct {
     {RUN_LLAMA, "train.dtype=bf16", DH_BF16},
     {RUN_EXPERTS, "moe.mode=dropless", DH_F32},
     {RUN_GPT2, "parallel.tp=2 strategy=dhelix", DH_F32},
-    {RUN_GPT2, "parallel.dp=2 parallel.zero1=true parallel.bucket_mb=0.01", DH_F32},
+    {RUN_GPT2, "parallel.dp=2 parallel.zero=1 parallel.bucket_mb=0.01", DH_F32},
     {RUN_LLAMA, "parallel.dp=2 parallel.tp=2", DH_F32},
     {RUN_LLAMA, "parallel.cp=2 train.recompute=full", DH_F32},
     {RUN_GPT2, "parallel.pp=2 train.dtype=bf16", DH_BF16},

@@ -12,7 +12,7 @@ static const struct {
     {RUN_GPT2, "parallel.tp=2 strategy=intra-batch"},
     {RUN_LLAMA, "parallel.tp=2 parallel.cp=2 train.dtype=bf16 strategy=dhelix"},
     {RUN_LLAMA, "parallel.cp=2 strategy=intra-batch-bidirectional"},
-    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero1=true parallel.bucket_mb=0.01"},
+    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero=1 parallel.bucket_mb=0.01"},
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 strategy=wavelet+ moe.mode=dropless"},
     {RUN_GPT2, "parallel.pp=4 optimizer.post_validation=true"},
     {RUN_LLAMA, "train.recompute=full"},

@@ -75,7 +75,7 @@ static void a_llama_trains_alike(void **state)
          "parallel.schedule=zb-h1",
          "domino", DH_F32},
         {"parallel.tp=2 train.micro_batch=2", "domino+intra-batch", DH_F32},
-        {"parallel.tp=2 parallel.dp=2 parallel.zero1=true train.micro_batch=2 train.dtype=bf16 "
+        {"parallel.tp=2 parallel.dp=2 parallel.zero=1 train.micro_batch=2 train.dtype=bf16 "
          "parallel.sequence=false" SHORT,
          "domino(parts=1,columns=2)", DH_BF16},
         {"parallel.tp=4 parallel.pp=2 train.micro_batch=2 train.recompute=selective "

@@ -36,8 +36,8 @@ static void check_mesh(totals *t, const mesh *m)
     run_curve curve, second;
     snprintf(settings, sizeof settings,
              "parallel.dp=%d parallel.tp=%d parallel.cp=%d parallel.pp=%d parallel.ep=%d "
-             "parallel.zero1=%s moe.capacity=8",
-             m->dp, m->tp, m->cp, m->pp, m->ep, m->zero1 ? "true" : "false");
+             "parallel.zero=%d moe.capacity=8",
+             m->dp, m->tp, m->cp, m->pp, m->ep, m->zero1);
     run_curve_of(t->model, settings, out, &curve);
     run_compared_of(t->model, settings, again, &second);
     const double d = run_distance(&t->one, &curve, 0);

@@ -45,20 +45,20 @@ static void read_aux(const char *out, int n, double *aux)
 /* Without experts over ranks, then with; test_every_mesh.c has all of them without the loss
  * that balances experts. */
 static const char *const meshes[] = {
-    "parallel.dp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.zero=1",
     "parallel.cp=2",
     "parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
     "parallel.tp=2 parallel.pp=2 train.recompute=selective",
     "parallel.dp=2 parallel.ep=2",
     "parallel.dp=4 parallel.ep=4",
-    "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
+    "parallel.dp=4 parallel.ep=2 parallel.zero=1",
     "parallel.dp=2 parallel.ep=2 parallel.tp=2",
     "parallel.tp=2 parallel.expert_tp=1",
-    ("parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero1=true "
+    ("parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero=1 "
      "train.recompute=full strategy=dhelix"),
-    "parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero=1",
     "parallel.dp=2 parallel.ep=2 parallel.pp=2 train.recompute=selective",
-    "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=zb-v parallel.zero1=true",
+    "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=zb-v parallel.zero=1",
     "parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=2",
 };
 
@@ -188,9 +188,8 @@ static void orders_and_shards_of_experts_change_no_bit(void **state)
         "parallel.dp=2 parallel.ep=2 parallel.pp=2 parallel.schedule=1f1b moe.capacity=4",
     };
     for (size_t i = 0; i < DH_COUNTOF(same); i += test_stride(1, 2)) expect_close(base, same[i], 0);
-    expect_close("parallel.dp=4 parallel.ep=2", "parallel.dp=4 parallel.ep=2 parallel.zero1=true",
-                 0);
-    static const char bf16[] = "parallel.dp=4 parallel.ep=2 parallel.zero1=true train.dtype=bf16";
+    expect_close("parallel.dp=4 parallel.ep=2", "parallel.dp=4 parallel.ep=2 parallel.zero=1", 0);
+    static const char bf16[] = "parallel.dp=4 parallel.ep=2 parallel.zero=1 train.dtype=bf16";
     expect_close(bf16, bf16, 0);
 }
 
@@ -214,12 +213,12 @@ static void a_run_goes_on_with_experts_elsewhere(void **state)
         const char *first, *then;
     } cases[] = {
         {"parallel.dp=2 parallel.ep=2", "ranks=1"},
-        {"ranks=1", "parallel.dp=2 parallel.ep=2 parallel.zero1=true"},
-        {"parallel.dp=4 parallel.ep=2 parallel.zero1=true", "parallel.dp=4 parallel.ep=4"},
+        {"ranks=1", "parallel.dp=2 parallel.ep=2 parallel.zero=1"},
+        {"parallel.dp=4 parallel.ep=2 parallel.zero=1", "parallel.dp=4 parallel.ep=4"},
         {"parallel.dp=4 parallel.ep=4", "parallel.dp=2 parallel.ep=2 parallel.tp=2"},
-        {"parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero1=true",
+        {"parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 parallel.zero=1",
          "parallel.tp=2 parallel.dp=2"},
-        {"parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero1=true",
+        {"parallel.dp=2 parallel.ep=2 parallel.cp=2 parallel.zero=1",
          "parallel.pp=2 parallel.tp=2"},
     };
     run_curve whole, parts;

@@ -83,7 +83,7 @@ static void a_rank_may_stop_at_any_instruction(void **state)
     static const struct {
         const char *settings;
         int n_ranks, n_instrs; /* fewer than any rank's in 20 steps */
-    } meshes[] = {{"parallel.dp=2 parallel.tp=2 parallel.zero1=true", 4, 12000},
+    } meshes[] = {{"parallel.dp=2 parallel.tp=2 parallel.zero=1", 4, 12000},
                   {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1", 4, 12000},
                   {"parallel.cp=2 parallel.pp=2", 4, 12000},
                   {"parallel.dp=4 parallel.zero=3 parallel.reshard_after_forward=2", 4, 6000}};
@@ -127,7 +127,7 @@ static void any_call_may_fail(void **state)
         const char *settings;
         int n_ranks, n_calls; /* a few more than the run has */
     } meshes[] = {
-        {"parallel.dp=2 parallel.tp=2 parallel.zero1=true", 4, 9000},
+        {"parallel.dp=2 parallel.tp=2 parallel.zero=1", 4, 9000},
         {"parallel.tp=2 parallel.pp=2 parallel.schedule=zb-v", 4, 9000},
         {"parallel.dp=2 parallel.pp=2 parallel.schedule=dhelix-w", 4, 800},
         {"parallel.cp=2 parallel.dp=2", 4, 2500},
@@ -232,10 +232,9 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
 {
     for (const char *const *file = run_ckpt_files(); *file; file++) {
         run_curve curve;
-        run_curve_of(
-            RUN_GPT2,
-            "parallel.dp=2 parallel.zero1=true train.steps=10 optimizer.decay_steps=20" OFTEN, out,
-            &curve);
+        run_curve_of(RUN_GPT2,
+                     "parallel.dp=2 parallel.zero=1 train.steps=10 optimizer.decay_steps=20" OFTEN,
+                     out, &curve);
         cut_short(10, *file);
         goes_on("parallel.tp=2 parallel.pp=2", 5);
     }
@@ -276,7 +275,7 @@ static void one_ranks_overflow_ends_all_with_the_cause(void **state)
          "rank 1: while training step 1"},
         {"parallel.tp=2", "h.2.mlp.c_fc.weight", -1, "rank 1: while training step 1"},
         {"parallel.tp=2 parallel.pp=2", "h.0.mlp.c_fc.weight", 0, "rank 0: while training step 1"},
-        {"parallel.dp=2 parallel.zero1=true", "h.2.mlp.c_fc.weight", 0,
+        {"parallel.dp=2 parallel.zero=1", "h.2.mlp.c_fc.weight", 0,
          "while training step 1: instruction"},
         {"parallel.dp=2 parallel.zero=3", "h.2.mlp.c_fc.weight", 0,
          "while training step 1: instruction"},

@@ -83,7 +83,7 @@ static void a_gpt2_trains_alike(void **state)
 static void a_llama_trains_alike(void **state)
 {
     static const comparison list[] = {
-        {"parallel.tp=4 parallel.dp=2 parallel.zero1=true topology.nodes=2", DH_F32, true},
+        {"parallel.tp=4 parallel.dp=2 parallel.zero=1 topology.nodes=2", DH_F32, true},
         {"parallel.tp=2 parallel.pp=2 train.recompute=selective", DH_F32, false},
         {"parallel.tp=2 parallel.cp=2 train.dtype=bf16 train.steps=4", DH_BF16, false},
     };

@@ -119,7 +119,7 @@ static void jobs_are_measured(void **state)
         {"parallel.tp=2"},
         {"parallel.cp=2", "topology.nodes=2", "links.cross.gbps=8"},
         {"parallel.pp=2", "strategy=round-robin"},
-        {"ranks=4", "parallel.tp=2", "parallel.zero1=true"},
+        {"ranks=4", "parallel.tp=2", "parallel.zero=1"},
         {"parallel.ep=2", "ranks=2"}};
     static const char *const models[] = {RUN_GPT2,    RUN_LLAMA, RUN_GPT2,
                                          RUN_EXPERTS, RUN_GPT2,  RUN_EXPERTS};

@@ -6,7 +6,7 @@
 static const char *const meshes[] = {
     /* two ranks */
     "parallel.dp=2",
-    "parallel.dp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.zero=1",
     "parallel.tp=2",
     "parallel.tp=2 parallel.sequence=false",
     "parallel.cp=2",
@@ -18,33 +18,33 @@ static const char *const meshes[] = {
     "parallel.pp=2 parallel.layer_split=3,1",
     "parallel.pp=2 train.recompute=full",
     /* four */
-    "parallel.dp=4 parallel.zero1=true",
+    "parallel.dp=4 parallel.zero=1",
     "parallel.tp=4",
     "parallel.pp=4",
     "parallel.dp=2 parallel.tp=2",
-    "parallel.dp=2 parallel.tp=2 parallel.zero1=true topology.nodes=2",
+    "parallel.dp=2 parallel.tp=2 parallel.zero=1 topology.nodes=2",
     "parallel.dp=2 parallel.pp=2 parallel.schedule=zb-h2",
     "parallel.tp=2 parallel.pp=2 parallel.schedule=v-half",
     "parallel.tp=2 parallel.pp=2 parallel.sequence=false train.recompute=selective",
     "parallel.tp=2 parallel.cp=2",
     "parallel.tp=2 parallel.cp=2 parallel.sequence=false train.recompute=full",
-    "parallel.dp=2 parallel.cp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.cp=2 parallel.zero=1",
     "parallel.pp=2 parallel.cp=2",
     /* eight */
-    "parallel.dp=8 parallel.zero1=true",
+    "parallel.dp=8 parallel.zero=1",
     "parallel.dp=2 parallel.tp=2 parallel.pp=2",
-    "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=dualpipev",
+    "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero=1 parallel.schedule=dualpipev",
     "parallel.tp=4 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
     ("parallel.tp=4 parallel.pp=2 parallel.sequence=false parallel.schedule=dhelix-w "
      "strategy=dhelix"),
-    "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.tp=2 parallel.cp=2 parallel.zero=1",
 };
 
 /* For families that differ from Llama by a few operators or tensors. */
 static const char *const few_meshes[] = {
     "parallel.tp=2 parallel.sequence=false train.recompute=full",
     "parallel.tp=2 parallel.cp=2",
-    "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true",
+    "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero=1",
     "parallel.tp=4 parallel.pp=2 parallel.schedule=dhelix-w strategy=dhelix",
 };
 

@@ -12,7 +12,7 @@ static const struct {
 } runs[] = {
     {RUN_GPT2, "parallel.pp=4 parallel.schedule=1f1b", false},
     {RUN_LLAMA, "parallel.pp=2 parallel.tp=2 parallel.schedule=zb-h1 train.dtype=bf16", false},
-    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.schedule=zb-v parallel.zero1=true", false},
+    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.schedule=zb-v parallel.zero=1", false},
     {RUN_LLAMA, "parallel.pp=4 parallel.schedule=zb-h2 model.dropout=0.1", true},
     {RUN_LLAMA, "parallel.pp=2 parallel.dp=2 parallel.zero=2 parallel.bucket_mb=0.02", true},
     {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero=3 train.dtype=bf16", true},

@@ -94,11 +94,11 @@ static void draw_mesh(uint64_t *seed, int64_t layers, random_run *r)
     if (dh_strategy_runs(&ctx, strategy) != DH_OK) strategy = strategies; /* simulated only */
     int at = snprintf(
         r->mesh, sizeof r->mesh,
-        "parallel.dp=%d parallel.tp=%d parallel.pp=%d parallel.cp=%d parallel.zero1=%s "
+        "parallel.dp=%d parallel.tp=%d parallel.pp=%d parallel.cp=%d parallel.zero=%s "
         "parallel.sequence=%s train.recompute=%s parallel.virtual_stages=%d parallel.schedule=%s "
         "strategy=%s parallel.bucket_mb=%s topology.nodes=%s parallel.ep=%d moe.capacity=8",
         (int)DRAW(seed, 1, 1, 2, 4), (int)DRAW(seed, 1, 2), (int)pp, (int)DRAW(seed, 1, 1, 2),
-        draw_flag(seed, 2, "true", "false"), draw_flag(seed, 4, "false", "true"),
+        draw_flag(seed, 2, "1", "0"), draw_flag(seed, 4, "false", "true"),
         draw_flag(seed, 3, draw_flag(seed, 2, "full", "selective"), "none"), (int)vpp, row->name,
         strategy->name, draw_flag(seed, 2, "0.004", "25"), draw_flag(seed, 4, "2", "auto"),
         strstr(r->model, "mixtral") ? (int)DRAW(seed, 1, 2) : 1);

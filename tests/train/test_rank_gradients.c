@@ -211,7 +211,7 @@ static void gradients_of(const char *model)
 {
     static const mesh meshes[] = {
         {"dp: 2", "sequential"},
-        {"dp: 4, zero1: true", "sequential"},
+        {"dp: 4, zero: 1", "sequential"},
         {"tp: 2", "sequential"},
         {"tp: 4", "sequential"},
         {"cp: 2", "sequential"},
@@ -227,12 +227,12 @@ static void gradients_of(const char *model)
         {"dp: 2, tp: 2, pp: 2, zero: 2, gradient_sync: every, bucket_mb: 0.02", "sequential"},
         {"dp: 2, cp: 2, zero: 3, gradient_sync: every, bucket_mb: 0.02", "dhelix"},
         {"dp: 2, tp: 2", "sequential"},
-        {"dp: 2, cp: 2, zero1: true", "sequential"},
+        {"dp: 2, cp: 2, zero: 1", "sequential"},
         {"tp: 2, pp: 2, layer_split: \"3,1\"", "sequential"},
-        {"dp: 2, tp: 2, pp: 2, zero1: true, schedule: v-min", "sequential"},
+        {"dp: 2, tp: 2, pp: 2, zero: 1, schedule: v-min", "sequential"},
         {"tp: 2, pp: 2, cp: 2", "sequential"},
         {"tp: 2, sequence: false", "sequential"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
         {"tp: 2", "intra-batch"},
         {"tp: 4", "intra-batch"},
@@ -261,9 +261,9 @@ static void qwen3_gradients(void **state)
 {
     static const mesh meshes[] = {
         {"tp: 2", "sequential"},
-        {"dp: 2, zero1: true", "sequential"},
+        {"dp: 2, zero: 1", "sequential"},
         {"tp: 2, pp: 2, cp: 2", "intra-batch"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
     };
     static const mesh halves[] = {{"tp: 2, sequence: false, pp: 2, schedule: zb-h1", "domino"}};
@@ -279,7 +279,7 @@ static void olmo2_gradients(void **state)
     static const mesh meshes[] = {
         {"tp: 4", "sequential"},
         {"tp: 2, pp: 2, cp: 2", "intra-batch"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
         {"tp: 2, sequence: false", "split+reorder+list"},
         {"tp: 4", "flux"},
@@ -301,7 +301,7 @@ static void gemma_gradients(void **state)
 {
     static const mesh meshes[] = {
         {"tp: 2, pp: 2, cp: 2", "intra-batch"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, sequence: false", "split+reorder+list"},
     };
     static const mesh halves[] = {{"tp: 2, pp: 2, schedule: zb-h1", "domino"},
@@ -318,7 +318,7 @@ static void gemma_gradients(void **state)
 static void qwen3_moe_gradients(void **state)
 {
     static const mesh meshes[] = {
-        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
         {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
         {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "sequential"},
     };
@@ -332,7 +332,7 @@ static void deepseek3_gradients(void **state)
     static const mesh meshes[] = {
         {"tp: 4", "sequential"},
         {"cp: 2, pp: 2", "sequential"},
-        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
         {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
         {"tp: 2, pp: 2, schedule: zb-h1", "intra-batch"},
         {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
@@ -347,7 +347,7 @@ static void layer_kinds_gradients(void **state)
         {"tp: 4", "sequential"},
         {"cp: 2, pp: 2", "sequential"},
         {"pp: 4, schedule: zb-h1", "sequential"},
-        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
         {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
         {"dp: 4, ep: 2, zero: 3", "sequential"},
         {"pp: 2, layer_split: \"1,3\"", "sequential"},
@@ -357,7 +357,7 @@ static void layer_kinds_gradients(void **state)
     };
     static const mesh attention[] = {
         {"tp: 4", "sequential"},
-        {"dp: 2, zero1: true, pp: 2, schedule: zb-v", "sequential"},
+        {"dp: 2, zero: 1, pp: 2, schedule: zb-v", "sequential"},
         {"dp: 4, zero: 3", "sequential"},
         {"tp: 2, sequence: false", "split+reorder+list"},
         {"tp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
@@ -399,7 +399,7 @@ static void linear_gradients(void **state)
         {"cp: 4", "sequential"},
         {"cp: 4, cp_linear: lasp1", "sequential"},
         {"tp: 2, pp: 2, cp: 2", "intra-batch"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, sequence: false, cp: 2, pp: 2, schedule: dhelix-w", "dhelix"},
         {"cp: 4, cp_linear: lasp1, pp: 2, schedule: zb-h1", "list"},
         {"cp: 2, tp: 2, cp_linear: lasp1", "ring-gemm+part-wise+list"},
@@ -416,7 +416,7 @@ static void linear_gradients(void **state)
 static void packed_gradients(void **state)
 {
     static const mesh meshes[] = {
-        {"dp: 2, zero1: true", "sequential"},
+        {"dp: 2, zero: 1", "sequential"},
         {"tp: 2", "intra-batch"},
         {"cp: 2", "sequential"},
         {"cp: 4", "sequential"},
@@ -441,10 +441,10 @@ static void adapter_gradients(void **state)
 {
     static const mesh meshes[] = {
         {"tp: 2", "sequential"},
-        {"tp: 4, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, dp: 2, zero: 1", "sequential"},
         {"dp: 4, zero: 2", "sequential"},
         {"tp: 2, sequence: false", "sequential"},
-        {"tp: 4, sequence: false, dp: 2, zero1: true", "sequential"},
+        {"tp: 4, sequence: false, dp: 2, zero: 1", "sequential"},
         {"tp: 2, pp: 2, cp: 2", "intra-batch"},
         {"tp: 2, pp: 2, schedule: zb-h1", "flux"},
         {"pp: 2, schedule: dualpipe, tp: 2", "dhelix"},
@@ -453,7 +453,7 @@ static void adapter_gradients(void **state)
         {"dp: 4, zero: 3, reshard_after_forward: 2", "sequential"},
         {"dp: 2, tp: 2, pp: 2, zero: 3, gradient_sync: every", "dhelix"},
     };
-    static const mesh of_experts[] = {{"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+    static const mesh of_experts[] = {{"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
                                       {"dp: 4, ep: 2, tp: 2, zero: 3", "sequential"},
                                       {"dp: 2, ep: 2, tp: 2, expert_tp: 1", "sequential"},
                                       {"dp: 2, ep: 2, pp: 2", "dhelix"}};
@@ -482,20 +482,20 @@ static void mixtral_gradients(void **state)
         {"dp: 2, ep: 2", "sequential"},
         {"dp: 8, ep: 8", "sequential"},
         {"dp: 4, ep: 2", "sequential"},
-        {"dp: 4, ep: 2, zero1: true", "sequential"},
+        {"dp: 4, ep: 2, zero: 1", "sequential"},
         {"dp: 2, ep: 2, tp: 2", "sequential"},
         {"dp: 2, ep: 2, cp: 2", "sequential"},
-        {"dp: 4, ep: 4, pp: 2, zero1: true, schedule: zb-h1", "sequential"},
+        {"dp: 4, ep: 4, pp: 2, zero: 1, schedule: zb-h1", "sequential"},
         {"dp: 2, ep: 2, pp: 2, schedule: dhelix-w", "sequential"},
         {"dp: 2, ep: 2, pp: 2, schedule: dualpipe, zero: 1", "dualpipe"},
         {"dp: 2, ep: 2, pp: 2, schedule: wavelet", "wavelet+"},
         {"tp: 2, sequence: false", "sequential"},
         {"tp: 4, sequence: false, cp: 2", "sequential"},
         {"dp: 2, ep: 2, tp: 2, sequence: false", "sequential"},
-        {"dp: 4, ep: 2, tp: 2, zero1: true", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
         {"dp: 2, ep: 2, tp: 2, pp: 2, schedule: v-min", "sequential"},
         {"tp: 2, expert_tp: 1", "sequential"},
-        {"dp: 2, ep: 2, tp: 2, expert_tp: 1, zero1: true", "dhelix"},
+        {"dp: 2, ep: 2, tp: 2, expert_tp: 1, zero: 1", "dhelix"},
         {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "ring-gemm+part-wise+list"},
         {"tp: 2, pp: 2, expert_tp: 1, schedule: zb-h1", "intra-batch"},
         {"tp: 2, expert_tp: 1", "domino+dhelix"},
@@ -510,11 +510,11 @@ static void domino_gradients(void **state)
         {"tp: 2", "domino"},
         {"tp: 2, sequence: false", "domino"},
         {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "domino"},
-        {"tp: 2, cp: 2, dp: 2, zero1: true", "domino"},
+        {"tp: 2, cp: 2, dp: 2, zero: 1", "domino"},
         {"tp: 2", "domino+ring-gemm+dhelix"},
         {"tp: 2", "domino(parts=1, columns=2)"},
         {"tp: 4, sequence: false", "domino(parts=1, columns=4)"},
-        {"tp: 2, sequence: false, dp: 2, zero1: true", "domino(columns=2)"},
+        {"tp: 2, sequence: false, dp: 2, zero: 1", "domino(columns=2)"},
         {"tp: 2, cp: 2, pp: 2, schedule: zb-h1", "domino(columns=4)"},
         {"tp: 4, pp: 2, schedule: dhelix-w", "domino(columns=2)+ring-gemm+dhelix"},
         {"tp: 2", "domino(columns=2)+part-wise+list"},

@@ -45,11 +45,11 @@ static void a_run_goes_on_over_another_mesh(void **state)
     } cases[] = {
         {"parallel.dp=2 parallel.tp=2", "ranks=1"},
         {"parallel.dp=2 parallel.tp=2", "parallel.pp=2 parallel.schedule=zb-v"},
-        {"parallel.dp=2 parallel.tp=2", "parallel.cp=2 parallel.dp=2 parallel.zero1=true"},
-        {"parallel.dp=4 parallel.zero1=true", "parallel.tp=2 parallel.pp=2"},
-        {"parallel.pp=4 parallel.schedule=zb-h1", "parallel.dp=2 parallel.zero1=true"},
-        {"parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true", "parallel.tp=4"},
-        {"ranks=1", "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero1=true"},
+        {"parallel.dp=2 parallel.tp=2", "parallel.cp=2 parallel.dp=2 parallel.zero=1"},
+        {"parallel.dp=4 parallel.zero=1", "parallel.tp=2 parallel.pp=2"},
+        {"parallel.pp=4 parallel.schedule=zb-h1", "parallel.dp=2 parallel.zero=1"},
+        {"parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero=1", "parallel.tp=4"},
+        {"ranks=1", "parallel.dp=2 parallel.tp=2 parallel.pp=2 parallel.zero=1"},
     };
     static const char *const models[] = {RUN_GPT2, RUN_LLAMA};
     double worst = 0;
@@ -76,9 +76,9 @@ static void a_run_goes_on_over_another_mesh(void **state)
 static void the_same_mesh_goes_on_bit_for_bit(void **state)
 {
     static const char *const meshes[] = {
-        "parallel.dp=2 parallel.tp=2 parallel.zero1=true model.dropout=0.1",
+        "parallel.dp=2 parallel.tp=2 parallel.zero=1 model.dropout=0.1",
         "parallel.tp=2 parallel.pp=2 parallel.schedule=dhelix-w strategy=round-robin",
-        "parallel.dp=2 parallel.cp=2 train.dtype=bf16 parallel.zero1=true",
+        "parallel.dp=2 parallel.cp=2 train.dtype=bf16 parallel.zero=1",
     };
     char out_a[300], out_b[300];
     run_folder(out_a, sizeof out_a, "whole");
@@ -169,10 +169,10 @@ static void every_mesh_writes_the_same_tensors(void **state)
 {
     static const char *const meshes[] = {
         "parallel.dp=2 parallel.tp=2",
-        "parallel.dp=4 parallel.zero1=true",
+        "parallel.dp=4 parallel.zero=1",
         "parallel.pp=2 parallel.schedule=v-min",
         "parallel.tp=4 parallel.pp=2",
-        "parallel.dp=2 parallel.cp=2 parallel.zero1=true",
+        "parallel.dp=2 parallel.cp=2 parallel.zero=1",
     };
     char one[300], out[300], settings[300];
     run_curve curve;
@@ -310,14 +310,8 @@ static void copy_over(const char *parallel, const char *from, const char *to)
 static void loading_and_saving_keeps_every_byte(void **state)
 {
     static const char *const meshes[] = {
-        "dp: 1",
-        "dp: 2, tp: 2",
-        "dp: 4, zero1: true",
-        "tp: 4",
-        "pp: 4",
-        "pp: 2, schedule: zb-v",
-        "dp: 2, cp: 2, zero1: true",
-        "dp: 2, tp: 2, pp: 2, zero1: true",
+        "dp: 1", "dp: 2, tp: 2",          "dp: 4, zero: 1",        "tp: 4",
+        "pp: 4", "pp: 2, schedule: zb-v", "dp: 2, cp: 2, zero: 1", "dp: 2, tp: 2, pp: 2, zero: 1",
     };
     char from[300], to[300];
     run_curve curve;

@@ -71,7 +71,7 @@ static size_t n_of(const char *const *list, size_t most)
 static void a_run_repeats_bit_for_bit(void **state)
 {
     static const char *const repeated[] = {
-        "parallel.dp=2 parallel.tp=2 parallel.zero1=true model.dropout=0.1",
+        "parallel.dp=2 parallel.tp=2 parallel.zero=1 model.dropout=0.1",
         "parallel.dp=2 parallel.tp=2 parallel.pp=2 strategy=dhelix",
         "parallel.tp=2 parallel.cp=2 train.dtype=bf16",
     };
@@ -104,7 +104,7 @@ typedef struct mesh {
 static const mesh meshes[] = {
     {RUN_GPT2, "parallel.tp=2 train.batch=5", true}, /* an odd number of micro-batches */
     {RUN_GPT2, "parallel.tp=2 parallel.pp=2 train.batch=7", true},
-    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero1=true optimizer.grad_clip=0.05", false},
+    {RUN_GPT2, "parallel.pp=2 parallel.dp=2 parallel.zero=1 optimizer.grad_clip=0.05", false},
     {RUN_LLAMA, "parallel.cp=2", false},
     {RUN_EXPERTS, "parallel.dp=2 parallel.ep=2 model.router_aux_coef=0.01", false},
     {RUN_GPT2, "parallel.tp=2 parallel.cp=2", true},
@@ -224,7 +224,7 @@ static void sharding_changes_no_bit(void **state)
     } runs[] = {
         {RUN_LLAMA,
          "parallel.dp=4",
-         {"parallel.zero1=true", "parallel.zero=2", "parallel.zero=3", ZERO1_FORWARD, ZERO2_FORWARD,
+         {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3", ZERO1_FORWARD, ZERO2_FORWARD,
           ZERO3_KEPT}},
         {RUN_GPT2,
          "parallel.dp=2 parallel.tp=2 train.dtype=bf16 optimizer.grad_clip=0.1",
@@ -425,8 +425,8 @@ static void buckets_change_no_bit(void **state)
 {
     static const char *const runs[] = {
         "parallel.dp=4",
-        "parallel.dp=2 parallel.tp=2 parallel.zero1=true train.dtype=bf16",
-        "parallel.dp=2 parallel.pp=2 parallel.zero1=true parallel.schedule=zb-v",
+        "parallel.dp=2 parallel.tp=2 parallel.zero=1 train.dtype=bf16",
+        "parallel.dp=2 parallel.pp=2 parallel.zero=1 parallel.schedule=zb-v",
         "parallel.cp=2 parallel.dp=2",
     };
     for (size_t i = 0; i < DH_COUNTOF(runs); i++) {

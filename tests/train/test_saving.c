@@ -214,7 +214,7 @@ static void copies_are_one_copy_of_the_state(void **state)
  */
 
 static const char *const few[] = {"ranks=1" BESIDE,
-                                  "parallel.dp=2 parallel.tp=2 parallel.zero1=true" BESIDE};
+                                  "parallel.dp=2 parallel.tp=2 parallel.zero=1" BESIDE};
 
 /* The checkpoint of step 5 is not written before the run has made step 9; that of step 10 waits
  * for it. */

@@ -89,7 +89,7 @@ static bool has_checkpoint(const char *out, const char *name)
     return dh_path_is_dir(path);
 }
 
-static const char *const meshes[] = {"ranks=1", "parallel.dp=2 parallel.zero1=true",
+static const char *const meshes[] = {"ranks=1", "parallel.dp=2 parallel.zero=1",
                                      "parallel.tp=2 parallel.pp=2"};
 
 static void a_run_stops_before_a_spike_is_saved(void **state)

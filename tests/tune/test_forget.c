@@ -9,7 +9,7 @@
 static const char text[] = "system: megatron-core\n"
                            "model: {preset: llama3-8b, n_layers: 4}\n"
                            "train: {batch: 8, micro_batch: 1, seq_len: 2048, dtype: bf16}\n"
-                           "parallel: {zero1: true}\n";
+                           "parallel: {zero: 1}\n";
 
 enum { MOST_ROWS = 20000 };
 

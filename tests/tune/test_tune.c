@@ -54,10 +54,10 @@ static const dh_tune_value_row *value_of(const dh_tune *t, dh_tune_dim dim, int6
 
 static const char dense[] = "model: {preset: llama3-8b, n_layers: 8}\n"
                             "train: {batch: 16, micro_batch: 1, seq_len: 2048, dtype: bf16}\n"
-                            "parallel: {zero1: true}\n";
+                            "parallel: {zero: 1}\n";
 static const char experts[] = "model: {preset: mixtral-8x7b, n_layers: 4}\n"
                               "train: {batch: 16, micro_batch: 1, seq_len: 1024, dtype: bf16}\n"
-                              "parallel: {zero1: true}\n";
+                              "parallel: {zero: 1}\n";
 
 /* ---- estimates ------------------------------------------------------------------------------- */
 
@@ -233,7 +233,6 @@ static void test_parameters_by_virtual_stage(void **state)
         s.job->tp = variant == 1 ? 2 : 1;
         s.job->cp = 1;
         s.job->global_batch = 64;
-        s.job->zero1 = false;
         s.job->zero = 3;
         s.job->regather = DH_REGATHER_STAGE;
         dh_tune *t = search(&s, &o);
@@ -338,7 +337,6 @@ static void test_gradients_by_micro_batch(void **state)
         o.schedules = "1f1b";
         o.zeros = "2,3";
         s.job->recompute = DH_RECOMPUTE_SELECTIVE;
-        s.job->zero1 = false;
         s.job->zero = 2;
         s.job->gradient_sync = DH_GRADIENT_SYNC_EVERY;
         dh_tune *t = search(&s, &o);
