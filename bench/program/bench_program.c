@@ -35,7 +35,7 @@ static dh_status spec_of(dh_ctx *ctx, const options *o, dh_model *model, dh_prog
     if (o->layers) model->n_layers = o->layers;
     *spec = (dh_program_spec){.recipe = {.model = *model,
                                          .dtype = o->bf16 ? DH_BF16 : DH_F32,
-                                         .zero = o->zero1,
+                                         .sharing = dh_sharing_of(o->zero1),
                                          .micro_batch = 1,
                                          .seq = o->seq,
                                          .n_micro = o->micro,

@@ -51,7 +51,7 @@ static dh_status prepare(dh_ctx *ctx, const bench_case *c, job *j)
         .model = model,
         .dtype = DH_BF16,
         .costs = j->costs,
-        .zero = 1,
+        .sharing = dh_sharing_of(1),
         .recompute = DH_RECOMPUTE_KIND_SELECTIVE,
         .micro_batch = 1,
         .seq = 131072,

@@ -127,8 +127,9 @@ const char *dh_resharded_layout(const dh_resolved *job, char *buf, size_t cap)
     const struct {
         const char *name;
         int64_t size, unset;
-    } parts[] = {{"dp", m->dp, 0}, {"tp", m->tp, 0}, {"pp", m->pp, 0},
-                 {"cp", m->cp, 1}, {"ep", m->ep, 1}, {"zero", job->recipe.zero, 0}};
+    } parts[] = {{"dp", m->dp, 0}, {"tp", m->tp, 0},
+                 {"pp", m->pp, 0}, {"cp", m->cp, 1},
+                 {"ep", m->ep, 1}, {"zero", dh_sharing_zero(&job->recipe.sharing), 0}};
     size_t at = 0;
     buf[0] = '\0';
     for (size_t i = 0; i < DH_COUNTOF(parts) && at < cap; i++) {

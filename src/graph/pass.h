@@ -36,7 +36,7 @@ typedef struct dh_graph_spec {
     dh_mesh mesh;
     dh_recompute_kind recompute;
     bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
-    int64_t zero;        /* degree of ZeRO */
+    bool shards_moments; /* data-parallel ranks step shards (dh_sharing of program) */
     double moe_room;     /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
     bool fuse_gelu;      /* GEMMs apply GELU, and its gradient, to their result */
     dh_pass_list passes; /* the strategy's */

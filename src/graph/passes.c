@@ -175,7 +175,7 @@ bool dh_graph_stages_by_costs(const dh_graph_spec *spec)
 static unsigned axes_of_stages(const dh_graph_spec *spec)
 {
     const int64_t sizes[] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep, spec->mesh.edp};
-    const int end = spec->zero > 0 ? DH_MESH_EDP + 1 : DH_MESH_EDP;
+    const int end = spec->shards_moments ? DH_MESH_EDP + 1 : DH_MESH_EDP;
     unsigned axes = 0;
     for (int axis = 0; axis < end && dh_graph_in_stages(spec); axis++) {
         const int64_t run = dh_mesh_run_on_node(&spec->mesh, axis);

@@ -61,7 +61,7 @@ static int64_t n_pieces_of(const dh_reducer *r, uint32_t block, const dh_weight 
 {
     const int64_t most = dh_reductions_bucket_bytes(r);
     const int64_t stepped = dh_recipe_is_fused(&r->spec->recipe) ? r->spec->recipe.fuse : 0;
-    const bool apart = r->spec->recipe.by_matrix && r->spec->recipe.zero >= 3;
+    const bool apart = r->spec->recipe.by_matrix && r->spec->recipe.sharing.parameters;
     const int64_t least = w->n_matrix > 0 ? (w->matrix_bytes + most - 1) / most : 0;
     const int64_t n = apart ? DH_MAX(least, w->matrices) : least;
     dh_flat f = {.n_matrix = w->n_matrix, .n_pieces = n > 0 ? DH_MAX(n, stepped) : 0};
@@ -75,7 +75,7 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     const dh_weight w = dh_reductions_weigh(r, block);
     if (w.n_bytes == 0) return DH_OK;
     const bool alone = dh_reductions_last(r, block);
-    const bool each = r->spec->recipe.zero >= 3; /* gathered alone, as it is used */
+    const bool each = r->spec->recipe.sharing.parameters; /* gathered alone, as it is used */
     if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
         const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));

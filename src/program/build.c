@@ -340,13 +340,13 @@ static dh_status check_part(dh_ctx *ctx, const dh_program_spec *spec)
 {
     const dh_recipe *r = &spec->recipe;
     if (spec->part == DH_PART_STEP) return DH_OK;
-    if (r->zero >= 2 && spec->part != DH_PART_UPDATE)
+    if (r->sharing.gradients && spec->part != DH_PART_UPDATE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.zero=%" PRId64 " where meshes are switched: from 2 on gradients "
                        "are nowhere between two programs but at the optimizer; 0 and 1 would do, "
                        "2 and 3 where nothing but the optimizer is",
-                       r->zero);
-    if (r->gathers_first)
+                       dh_sharing_zero(&r->sharing));
+    if (r->sharing.gather == DH_GATHER_FORWARD)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parameters gathered at the beginning of the next step, where meshes are "
                        "switched: they move from where the optimizer leaves them");

@@ -103,7 +103,7 @@ size_t dh_rank_key(const dh_recipe *recipe, int64_t rank)
 {
     const dh_coord c = dh_mesh_coord(&recipe->mesh, rank);
     const size_t stage = (size_t)(c.pp * recipe->mesh.cp + c.cp);
-    const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->zero > 0 && c.edp > 0);
+    const size_t data = (c.ep > 0 ? 2 : 0) + (recipe->sharing.moments && c.edp > 0);
     return (stage * N_TP_PLACES + place_of(&recipe->mesh, c.tp)) * N_DP_PLACES + data;
 }
 

@@ -38,7 +38,7 @@ static dh_status check_micro(dh_ctx *ctx, const dh_schedule *s)
 
 static dh_status check_zero(dh_ctx *ctx, const dh_recipe *r, const dh_schedule *s, bool together)
 {
-    if (r->zero >= 3)
+    if (r->sharing.parameters)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "schedule %s keeps two copies of the model, which use the same parameters "
                        "at different times, so parallel.zero=3 cannot gather them for both: take "
@@ -49,7 +49,7 @@ static dh_status check_zero(dh_ctx *ctx, const dh_recipe *r, const dh_schedule *
                        "schedule %s keeps two copies of the model and sums their gradients once "
                        "per step: use parallel.gradient_sync=last",
                        s->name);
-    if (r->zero >= 2 && together)
+    if (r->sharing.gradients && together)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "schedule %s has both copies of a stage on one rank, whose gradients stay "
                        "until they are added, so parallel.zero=2 would save nothing: take "

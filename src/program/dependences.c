@@ -20,7 +20,7 @@ static bool holds_params(const dh_buffer *b)
 static bool in_shards(const dh_emitter *e, const dh_operand *o)
 {
     const dh_buffer *b = &e->program->buffers.at[o->buffer];
-    if (e->spec->recipe.zero < 3 || (b->kind != DH_BUF_MASTER && b->kind != DH_BUF_COPY))
+    if (!e->spec->recipe.sharing.parameters || (b->kind != DH_BUF_MASTER && b->kind != DH_BUF_COPY))
         return false;
     const dh_flat *f = &e->program->flats.at[b->owner];
     return f->n_shard < f->n_piece && o->byte0 + o->n_bytes <= f->matrix[b->kind].n_bytes;

@@ -117,7 +117,7 @@ static bool has_shares(const plan *b, uint32_t flat)
     const dh_program *p = dh_emitter_program(b->emitter);
     const dh_group_kind all = dh_program_data_group(p, p->flats.at[flat].first_block);
     const int64_t n = n_sharing(b, flat);
-    return b->spec->recipe.between == DH_GATHERED_SHARE && b->spec->mode == DH_MODE_TRAIN &&
+    return b->spec->recipe.sharing.reshard == DH_GATHERED_SHARE && b->spec->mode == DH_MODE_TRAIN &&
            n > 1 && n < dh_mesh_group_size(&p->mesh, all);
 }
 
@@ -138,7 +138,7 @@ static dh_status check_run(dh_ctx *ctx, const dh_mesh *m, dh_group_kind all, con
 static dh_status check_shares(dh_ctx *ctx, const plan *b)
 {
     const dh_mesh *m = &b->spec->recipe.mesh;
-    if (b->spec->recipe.between != DH_GATHERED_SHARE) return DH_OK;
+    if (b->spec->recipe.sharing.reshard != DH_GATHERED_SHARE) return DH_OK;
     if (m->share_ranks > 0) {
         DH_TRY(check_run(ctx, m, DH_GROUP_DP_CP, "parameters"));
         return b->spec->recipe.model.n_experts > 0
@@ -211,7 +211,7 @@ dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s)
 {
     dh_block_gathers none;
     memset(&none, 0xff, sizeof none);
-    if (b->spec->recipe.zero < 3) return DH_OK;
+    if (!b->spec->recipe.sharing.parameters) return DH_OK;
     DH_TRY(check_shares(ctx, b));
     if (b->spec->part == DH_PART_UPDATE) return DH_OK; /* which reads shards alone */
     for (size_t i = 0; i < s->n_chain; i++) {
@@ -244,7 +244,7 @@ static dh_status find_whole(dh_ctx *ctx, plan *b, uint32_t flat, dh_whole **whol
 /* With two strands either may have as many blocks whole. */
 static size_t window_of(const plan *b)
 {
-    return ((size_t)b->spec->recipe.prefetch + 1) * (b->n_strands > 1 ? 2 : 1);
+    return ((size_t)b->spec->recipe.sharing.prefetch + 1) * (b->n_strands > 1 ? 2 : 1);
 }
 
 static dh_status gather(dh_ctx *ctx, plan *b, uint32_t id, int32_t mb)
@@ -316,7 +316,7 @@ static dh_status acquire(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *
 static dh_status drop(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *walk)
 {
     const bool forward = !walk->backward && b->spec->mode == DH_MODE_TRAIN;
-    const bool waits = forward && b->spec->recipe.between == DH_GATHERED_WHOLE;
+    const bool waits = forward && b->spec->recipe.sharing.reshard == DH_GATHERED_WHOLE;
     const bool keeps = waits || walk->goes_on;
     const dh_block_gathers g = b->emitter->gathers.at[block];
     for (int k = 0; k < DH_MAX_GATHERS; k++) {
@@ -380,7 +380,7 @@ static bool holds(const plan *b, const plan_walk *walk, const plan_item *item)
 
 dh_status plan_begin_walk(dh_ctx *ctx, plan *b, const plan_items *list, plan_walk *walk)
 {
-    if (b->spec->recipe.zero < 3 || !walk->s) return DH_OK;
+    if (!b->spec->recipe.sharing.parameters || !walk->s) return DH_OK;
     walk->next = b->n_ahead;
     b->n_ahead = 0;
     walk->left = calloc(walk->s->n_chain + 1, sizeof *walk->left);
@@ -406,7 +406,7 @@ dh_status plan_walk_item(dh_ctx *ctx, plan *b, plan_walk *walk, const plan_item 
     const size_t at = walk->left ? place_of(b, walk, item) : SIZE_MAX;
     if (at == SIZE_MAX || !holds(b, walk, item))
         return dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op);
-    const size_t end = at + (size_t)b->spec->recipe.prefetch + 1, n = walk->s->n_chain;
+    const size_t end = at + (size_t)b->spec->recipe.sharing.prefetch + 1, n = walk->s->n_chain;
     for (; walk->next < DH_MIN(end, n); walk->next++)
         DH_TRY(acquire(ctx, b, block_at(walk, walk->next), walk));
     if (walk->then && end > n) DH_TRY(acquire_ahead(ctx, b, walk, end - n));

@@ -158,8 +158,9 @@ int64_t dh_emit_flat_shards(const dh_emitter *e, uint32_t block)
 {
     const dh_program *p = e->program;
     const dh_group_kind group = dh_program_data_group(p, block);
-    if (is_frozen(e, block) && e->spec->recipe.zero < 3) return 1; /* there are parameters alone */
-    return e->spec->recipe.zero > 0 ? dh_mesh_group_size(&p->mesh, group) : 1;
+    if (is_frozen(e, block) && !e->spec->recipe.sharing.parameters)
+        return 1; /* there are parameters alone */
+    return e->spec->recipe.sharing.moments ? dh_mesh_group_size(&p->mesh, group) : 1;
 }
 
 void dh_emit_cut_flat(dh_flat *f, int64_t shards)
@@ -174,7 +175,7 @@ void dh_emit_cut_flat(dh_flat *f, int64_t shards)
 /* Whether of its matrices' gradients the rank keeps shards alone. */
 static bool shards_grads(const dh_emitter *e, const dh_flat *flat)
 {
-    return e->spec->recipe.zero >= 2 && flat->n_shard < flat->n_piece && !flat->frozen;
+    return e->spec->recipe.sharing.gradients && flat->n_shard < flat->n_piece && !flat->frozen;
 }
 
 /* Whether whole gradients of its matrices last only until they are reduced. Where others leave
@@ -211,7 +212,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
 /* Whether of its matrices the rank keeps shards alone. */
 static bool keeps_shards(const dh_emitter *e, const dh_flat *flat)
 {
-    return e->spec->recipe.zero >= 3 && flat->n_shard < flat->n_piece;
+    return e->spec->recipe.sharing.parameters && flat->n_shard < flat->n_piece;
 }
 
 /* Matrix elements a persistent buffer of this kind holds. */

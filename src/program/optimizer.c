@@ -57,7 +57,7 @@ static dh_status place_matrix_region(dh_ctx *ctx, const dh_reducer *r, const dh_
     const bool early = f->reduced.buffer != DH_NONE;
     DH_TRY(range_of(ctx, r, early ? f->reduced : f->matrix[DH_BUF_GRAD], early ? kept : first, n,
                     sizeof(float), &region->grad));
-    const bool shards = r->spec->recipe.zero >= 3 && f->n_shard < f->n_piece;
+    const bool shards = r->spec->recipe.sharing.parameters && f->n_shard < f->n_piece;
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_MASTER], wide || shards ? kept : first, n,
                     sizeof(float), &region->master));
     DH_TRY(range_of(ctx, r, f->matrix[DH_BUF_ADAM_M], kept, n, sizeof(float), &region->adam_m));
@@ -151,7 +151,8 @@ static dh_status add_matrix_regions(dh_ctx *ctx, const dh_reducer *r, uint32_t f
     const bool wide = r->spec->recipe.dtype != DH_F32, sharded = f.n_shard < f.n_piece;
     const bool tied_copy = r->tied_apart && kind_of(r, f.first_block) == DH_BLOCK_HEAD;
     const int64_t n_regions = sharded ? f.n_pieces : f.n_matrix > 0;
-    const bool gathers = sharded && r->spec->recipe.zero < 3 && !r->spec->recipe.gathers_first;
+    const bool gathers = sharded && !r->spec->recipe.sharing.parameters &&
+                         r->spec->recipe.sharing.gather == DH_GATHER_OPTIMIZER;
     const dh_group_kind group = dh_program_data_group(p, f.first_block);
     dh_gather_stages stages = {0};
     if (gathers) DH_TRY(dh_reductions_gather_stages(ctx, r, group, &stages));
@@ -206,7 +207,7 @@ static dh_status add_vector_region(dh_ctx *ctx, const dh_reducer *r, uint32_t fl
  * everyone with the distributed optimizer; stage by stage those of them on this stage. */
 static dh_group_kind norm_group(const dh_reducer *r, bool of_stage)
 {
-    if (r->spec->recipe.zero > 0) return of_stage ? DH_GROUP_STAGE : DH_GROUP_WORLD;
+    if (r->spec->recipe.sharing.moments) return of_stage ? DH_GROUP_STAGE : DH_GROUP_WORLD;
     if (mesh_of(r)->ep > 1) return of_stage ? DH_GROUP_TP_EP : DH_GROUP_TP_EP_PP;
     return of_stage ? DH_GROUP_TP : DH_GROUP_TP_PP;
 }
@@ -220,7 +221,7 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, regi
     const dh_mesh *m = mesh_of(r);
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_coord c = dh_mesh_coord(m, r->spec->rank);
-    const bool sharded = r->spec->recipe.zero > 0, first_tp = c.tp == 0;
+    const bool sharded = r->spec->recipe.sharing.moments, first_tp = c.tp == 0;
     const bool lower = !dh_program_joins_copies(p) || 2 * c.pp < m->pp - 1;
     const bool first =
         sharded ? dh_mesh_group_index(m, DH_GROUP_DP_CP, r->spec->rank) == 0 : c.ep == 0;

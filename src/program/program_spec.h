@@ -41,7 +41,7 @@ typedef struct dh_program_spec {
      * estimates; such a program says what they take, and cannot be run. */
     bool outline;
     /* Parameters made whole, and nothing else: what stands at the beginning of a training step with
-     * recipe.gathers_first, for what reads them between steps. Evaluation's layout. */
+     * parallel.gather=forward, for what reads them between steps. Evaluation's layout. */
     bool gathers;
     /* Training: after the step every class of operators runs once more alone. Every pair of a
      * forward and a backward class on different streams runs at the same time. Both use the data

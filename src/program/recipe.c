@@ -22,7 +22,7 @@ dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
         .mesh = r->mesh,
         .recompute = r->recompute,
         .whole_tokens = r->whole_tokens,
-        .zero = r->zero,
+        .shards_moments = r->sharing.moments,
         .moe_room = r->moe_capacity,
         .fuse_gelu = r->fuse_gelu,
         .passes = r->strategy ? r->strategy->passes : (dh_pass_list){.n = 0}};

@@ -7,6 +7,7 @@
 #define DH_PROGRAM_RECIPE_H
 
 #include "config/mesh.h"
+#include "dhelix/job.h"
 #include "graph/graph.h"
 #include "plan/schedule.h"
 #include "strategy/strategy.h"
@@ -31,6 +32,41 @@ typedef struct dh_backend_info {
  * rank's own shard, a share that the ranks of a node gather among themselves, or all. */
 typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
 
+/* What data-parallel (and context-parallel) ranks shard, and when they exchange it. Names are those
+ * of a job's settings. train/recipe.c makes it of them. */
+typedef struct dh_sharing {
+    bool moments;    /* sharded: masters and moments, which their rank steps (ZeRO-1) */
+    bool gradients;  /* sharded too: sums of gradients (ZeRO-2) */
+    bool parameters; /* sharded too: parameters, gathered block by block (ZeRO-3) */
+    /* With gradients: those of a step are reduced with the last micro-batch, or those of every
+     * micro-batch are, and shards are summed up. */
+    dh_gradient_sync gradient_sync;
+    /* Without parameters: what the optimizer updated is gathered after it, or at the beginning of
+     * the next step, during its first forwards. */
+    dh_param_gather gather;
+    /* With parameters: they are gathered for each micro-batch, or once for all micro-batches that
+     * follow each other through a virtual stage. */
+    dh_regather_by regather;
+    dh_gathered reshard; /* with parameters: what stays of a block after its forward */
+    int64_t prefetch;    /* with parameters: blocks ahead whose parameters are gathered */
+} dh_sharing;
+
+/* By a degree of ZeRO; everything else is the default. */
+static inline dh_sharing dh_sharing_of(int64_t zero)
+{
+    return (dh_sharing){.moments = zero >= 1, .gradients = zero >= 2, .parameters = zero >= 3};
+}
+/* The degree of ZeRO, for messages. */
+static inline int64_t dh_sharing_zero(const dh_sharing *sharing)
+{
+    return sharing->moments + sharing->gradients + sharing->parameters;
+}
+/* Whether parameters are sharded by their optimizer alone: all ranks have them during a step. */
+static inline bool dh_sharing_steps_shards(const dh_sharing *sharing)
+{
+    return sharing->moments && !sharing->parameters;
+}
+
 typedef struct dh_recipe {
     dh_model model; /* vocabulary resolved */
     dh_dtype dtype;
@@ -54,24 +90,14 @@ typedef struct dh_recipe {
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 
     const char *layer_split; /* NULL: even */
-    int64_t zero;            /* sharded over data-parallel ranks: from 1 on moments and masters (the
-                              * distributed optimizer), from 2 on gradients, from 3 on
-                              * parameters */
-    bool reduces_each;       /* from ZeRO-2 on: gradients of every micro-batch are reduced, and
-                              * shards summed up; not once a step those of all */
-    int64_t prefetch;        /* of ZeRO-3: blocks ahead whose parameters are gathered */
-    bool post_validation;    /* stages step before the norm of all gradients is known */
-    int64_t fuse;            /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
+    dh_sharing sharing;
+    bool post_validation;  /* stages step before the norm of all gradients is known */
+    int64_t fuse;          /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
                               * come, and there are so many of them at least; 0: by the norm */
-    bool clips;              /* gradients are clipped by the norm of all */
-    bool balances_routers;   /* biases of routers go by the load of their experts */
-    dh_gathered between;     /* of ZeRO-3: what stays of a block between forward and backward */
-    bool gathers_by_stage;   /* of ZeRO-3: for all micro-batches that follow each other through a
-                              * virtual stage at once, not for each of them */
-    bool by_matrix;          /* of ZeRO-3: a message for each of a block's matrices, not for all */
-    bool gathers_first;   /* ZeRO-1 and 2: what the optimizer updated is gathered at the beginning
-                           * of the next step, beside its first forwards, not behind it */
-    int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
+    bool clips;            /* gradients are clipped by the norm of all */
+    bool balances_routers; /* biases of routers go by the load of their experts */
+    bool by_matrix;        /* of ZeRO-3: a message for each of a block's matrices, not for all */
+    int64_t bucket_bytes;  /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
     bool in_stages;                 /* gradients are summed in stages, also where no pass says so */
@@ -89,14 +115,15 @@ static inline bool dh_recipe_is_post_validated(const dh_recipe *recipe)
 /* Whether shards are stepped as their gradients come: where there are ranks that share out. */
 static inline bool dh_recipe_is_fused(const dh_recipe *recipe)
 {
-    return recipe->fuse > 0 && (recipe->zero == 1 || recipe->zero == 2) &&
+    return recipe->fuse > 0 && dh_sharing_steps_shards(&recipe->sharing) &&
            recipe->mesh.dp * recipe->mesh.cp > 1;
 }
 
 /* Whether reductions come more than once a step. */
 static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
 {
-    return recipe->reduces_each && recipe->zero >= 2 && recipe->n_micro > 1;
+    return recipe->sharing.gradient_sync == DH_GRADIENT_SYNC_EVERY && recipe->sharing.gradients &&
+           recipe->n_micro > 1;
 }
 
 /* The spec of the graphs of training. */

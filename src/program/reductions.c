@@ -263,7 +263,7 @@ static dh_status add_matrices(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
     for (int64_t k = f->n_pieces; k-- > 0;) {
         const dh_operand piece =
             dh_flat_part(f->matrix[DH_BUF_GRAD], k * f->n_piece, f->n_piece, sizeof(float));
-        if (r->spec->recipe.zero > 0)
+        if (r->spec->recipe.sharing.moments)
             DH_TRY(add_shard_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
         else
             DH_TRY(add_whole_sum(ctx, r, list, group, piece));
@@ -276,7 +276,7 @@ static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, dh
 {
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
-    if (r->spec->recipe.zero == 0 && f->n_pieces == 1)
+    if (!r->spec->recipe.sharing.moments && f->n_pieces == 1)
         return add_whole_sum(ctx, r, list, group, all_gradients(f));
     DH_TRY(add_matrices(ctx, r, f, which, list));
     return add_whole_sum(ctx, r, list, group, f->vector[DH_BUF_GRAD]);

@@ -83,7 +83,8 @@ dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r)
     regather_list list = {0};
     dh_graph *g = NULL;
     uint32_t graph, id;
-    if (!r->spec->recipe.gathers_first || r->spec->recipe.zero >= 3) return DH_OK;
+    if (r->spec->recipe.sharing.gather == DH_GATHER_OPTIMIZER || r->spec->recipe.sharing.parameters)
+        return DH_OK;
     dh_status st = list_all(ctx, r, &list);
     if (st == DH_OK && list.n > 0)
         st = dh_graph_build_regathers(ctx, list.at, list.n, dh_emitter_program(r->emitter)->dtype,

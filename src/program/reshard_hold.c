@@ -343,7 +343,7 @@ static dh_status hold_all(dh_ctx *ctx, dh_reshard *r, int side, const dh_layout 
 /* Whether summed gradients are there between two programs. */
 static bool keeps_grads(const dh_layout *l)
 {
-    return l->recipe->zero < 2 || l->part == DH_PART_UPDATE;
+    return !l->recipe->sharing.gradients || l->part == DH_PART_UPDATE;
 }
 
 dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *to, unsigned what,

@@ -155,7 +155,8 @@ static const dh_pipe_slot *next_reader(const plan *b, const dh_pipe_slot *slot)
 /* Tell a walk from the next slot what becomes of its blocks. */
 static void look_ahead(plan *b, const dh_pipe_slot *slot, plan_walk *walk)
 {
-    const dh_pipe_slot *next = b->spec->recipe.gathers_by_stage ? next_reader(b, slot) : NULL;
+    const dh_pipe_slot *next =
+        b->spec->recipe.sharing.regather == DH_REGATHER_STAGE ? next_reader(b, slot) : NULL;
     for (int32_t k = 0; next && k < next->n_actions; k++)
         walk->goes_on |=
             reads_parameters(b, &next->action[k]) && plan_stage_of(b, &next->action[k]) == walk->s;
@@ -253,7 +254,8 @@ static dh_status emit_strands(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, do
     const dh_slot_rest rest = rest_of(b, slot, to_end);
     const bool training = b->spec->mode == DH_MODE_TRAIN, later = rest.room > 0;
     const plan_items lists[2] = {strands[0].list, strands[1].list};
-    const bool places = b->spec->recipe.zero < 3 && later && plan_has_reductions(b, lists);
+    const bool places =
+        !b->spec->recipe.sharing.parameters && later && plan_has_reductions(b, lists);
     const bool ordered = training && (plan_orders(b) || places);
     b->n_strands = ordered ? slot->n_actions : 1;
     for (int s = 0; s < 2; s++) {

@@ -172,7 +172,7 @@ static dh_status choose_ranks(build *b)
     if (b->given || b->options->collapse == DH_SIM_EVERY || !dh_mesh_nodes_alike(m) ||
         shares_cores(b))
         return split_ranks(b, none, true);
-    const bool exact = is_exact(b), sharded = b->recipe->zero > 0;
+    const bool exact = is_exact(b), sharded = b->recipe->sharing.moments;
     const int64_t tp_alike = exact && m->kv_ranks > 1 ? 0 : n_full_shards(b);
     dh_sim_split splits[DH_N_MESH_AXES] = {[DH_MESH_TP] = {tp_alike, exact},
                                            [DH_MESH_CP] = {m->cp, exact && sharded},

@@ -19,9 +19,10 @@ static const dh_fuse choices[DH_N_FUSIONS] = {DH_FUSE_OFF, DH_FUSE_1, DH_FUSE_2,
 static bool is_open(const dh_resolved *r)
 {
     const dh_recipe *recipe = &r->recipe;
-    return r->job.fuse == DH_FUSE_AUTO && (recipe->zero == 1 || recipe->zero == 2) &&
+    return r->job.fuse == DH_FUSE_AUTO && dh_sharing_steps_shards(&recipe->sharing) &&
            recipe->mesh.dp * recipe->mesh.cp > 1 && !recipe->post_validation &&
-           !recipe->reduces_each && r->job.packing != DH_PACKING_GROUP;
+           recipe->sharing.gradient_sync == DH_GRADIENT_SYNC_LAST &&
+           r->job.packing != DH_PACKING_GROUP;
 }
 
 static dh_status try_one(dh_ctx *ctx, dh_resolved *r, dh_fusion *tried)

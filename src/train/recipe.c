@@ -39,14 +39,15 @@ static int64_t bucket_bytes(const dh_job *job)
 
 void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
 {
-    recipe->zero = job->zero;
-    recipe->reduces_each = job->gradient_sync == DH_GRADIENT_SYNC_EVERY;
-    recipe->prefetch = job->prefetch;
-    recipe->between = job->reshard == DH_RESHARD_TRUE    ? DH_GATHERED_NOTHING
-                      : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
-                                                         : DH_GATHERED_SHARE;
-    recipe->gathers_by_stage = job->regather == DH_REGATHER_STAGE;
-    recipe->gathers_first = job->gather == DH_GATHER_FORWARD && job->zero > 0 && job->zero < 3;
+    dh_sharing *s = &recipe->sharing;
+    *s = dh_sharing_of(job->zero);
+    s->gradient_sync = job->gradient_sync;
+    if (dh_sharing_steps_shards(s)) s->gather = job->gather;
+    s->regather = job->regather;
+    s->reshard = job->reshard == DH_RESHARD_TRUE    ? DH_GATHERED_NOTHING
+                 : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
+                                                    : DH_GATHERED_SHARE;
+    s->prefetch = job->prefetch;
     recipe->bucket_bytes = bucket_bytes(job);
 }
 

@@ -69,7 +69,7 @@ dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
     if (!spec->eval) return DH_OK;
     dh_program_spec eval = dh_session_program_spec(spec, DH_MODE_EVAL);
     DH_TRY(dh_mesh_verify(ctx, &eval, NULL));
-    if (!spec->train || !spec->recipe.gathers_first) return DH_OK;
+    if (!spec->train || spec->recipe.sharing.gather == DH_GATHER_OPTIMIZER) return DH_OK;
     const dh_program_spec gather = gather_spec(spec, 0);
     return dh_mesh_verify(ctx, &gather, NULL);
 }

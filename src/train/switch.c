@@ -37,7 +37,8 @@ static bool same_places(const dh_recipe *a, const dh_recipe *b)
 
 bool dh_recipes_lie_alike(const dh_recipe *a, const dh_recipe *b)
 {
-    return dh_mesh_equal(&a->mesh, &b->mesh) && a->dtype == b->dtype && a->zero == b->zero &&
+    return dh_mesh_equal(&a->mesh, &b->mesh) && a->dtype == b->dtype &&
+           dh_sharing_zero(&a->sharing) == dh_sharing_zero(&b->sharing) &&
            a->bucket_bytes == b->bucket_bytes && same_text(a->layer_split, b->layer_split) &&
            same_places(a, b);
 }

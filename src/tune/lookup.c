@@ -279,7 +279,7 @@ static bool ends_apart(const tune_timetable *t)
 static bool goes_by_recompute(const estimate *e)
 {
     const dh_recipe *r = &e->spec.recipe;
-    return r->zero >= 3 || r->fuse > 0 || r->post_validation || r->whole_tokens;
+    return r->sharing.parameters || r->fuse > 0 || r->post_validation || r->whole_tokens;
 }
 
 /* Recomputations with the costs at hand: bits 1 << dh_recompute_kind. */
@@ -341,8 +341,9 @@ static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,
 static int64_t by_stage(const estimate *e)
 {
     const dh_schedule *s = e->long_one->schedule;
-    const bool goes = e->schedule->breadth_first && e->spec.recipe.zero >= 2;
-    return goes || e->spec.recipe.gathers_by_stage ? s->n_stages / s->n_ranks : 0;
+    const bool goes = e->schedule->breadth_first && e->spec.recipe.sharing.gradients;
+    return goes || e->spec.recipe.sharing.regather == DH_REGATHER_STAGE ? s->n_stages / s->n_ranks
+                                                                        : 0;
 }
 
 /* Ranks that hold as many layers share an outline, however many virtual stages these are. Only
@@ -368,13 +369,13 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .copies = dh_schedule_copies_of(e->long_one->schedule),
                              .middle = is_middle(e->long_one, rank),
                              .whole_tokens = dh_recipe_has_whole_tokens(r),
-                             .zero = r->zero,
+                             .zero = dh_sharing_zero(&r->sharing),
                              .bucket_bytes = r->bucket_bytes,
                              .fuse = r->fuse,
                              .ahead = dh_recipe_is_post_validated(r),
                              .by_stage = by_stage(e),
                              .one_micro = e->long_one->schedule->n_micro == 1,
-                             .each_micro = r->reduces_each,
+                             .each_micro = r->sharing.gradient_sync == DH_GRADIENT_SYNC_EVERY,
                              .in_stages = dh_recipe_in_stages(r),
                              .by_costs = dh_recipe_stages_by_costs(r),
                              .recompute = e->t->options->cluster ? r->recompute : 0,

@@ -149,7 +149,7 @@ static void sum_persistent(const dh_program *p, const dh_recipe *r, tune_outline
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
     o->kept = dh_program_kept_bytes(p);
-    sum_transient(p, r, r->zero >= 3 && r->between == DH_GATHERED_WHOLE, o);
+    sum_transient(p, r, r->sharing.parameters && r->sharing.reshard == DH_GATHERED_WHOLE, o);
     o->parameters += o->gathered;
     o->persistent = p->persistent_bytes + o->gathered;
 }
@@ -185,7 +185,7 @@ static bool find_gathering(const dh_program *p, uint32_t block, const dh_costs *
 static int64_t blocks_that_stay(const dh_program *p, const dh_recipe *r)
 {
     int64_t n_blocks = 0;
-    if (!r->gathers_by_stage) return 0;
+    if (r->sharing.regather != DH_REGATHER_STAGE) return 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         const dh_block_kind kind = p->graphs.at[p->blocks.at[b].graph]->kind;
         n_blocks += kind == DH_BLOCK_LAYER || kind == DH_BLOCK_EMBED || kind == DH_BLOCK_HEAD;
@@ -199,7 +199,7 @@ static int64_t blocks_that_stay(const dh_program *p, const dh_recipe *r)
 static void find_whole(const dh_program *p, const dh_recipe *r, uint64_t *backward,
                        uint64_t *forward)
 {
-    const int64_t window = DH_MAX(r->prefetch + 1, blocks_that_stay(p, r));
+    const int64_t window = DH_MAX(r->sharing.prefetch + 1, blocks_that_stay(p, r));
     *backward = *forward = 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         uint64_t sum[2] = {0, 0};
@@ -229,9 +229,9 @@ static void sum_gathers(const dh_program *p, const dh_recipe *r, tune_outline *o
         if (forward) whole += g.bytes;
         *(forward ? &o->forward_gather_ns : g.from_shares ? &near_ns : &far_ns) += g.ns;
     }
-    const bool stays = r->between == DH_GATHERED_WHOLE;
+    const bool stays = r->sharing.reshard == DH_GATHERED_WHOLE;
     o->backward_gather_ns = stays ? 0 : near_ns > 0 ? near_ns : far_ns;
-    o->gathers_ahead = r->prefetch > 0 || stays;
+    o->gathers_ahead = r->sharing.prefetch > 0 || stays;
     find_whole(p, r, &o->gathered, &o->gathered_forward);
     if (stays) o->gathered = o->gathered_forward = whole;
     o->gathered += kept;

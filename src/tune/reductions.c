@@ -110,7 +110,7 @@ static double share_that_gathers(const estimate *e, const tune_timetable *t, int
 {
     const double n = t->n_gathers[!forward][stage], all = t->n_visits[!forward][stage];
     const bool has_last = !forward && t->classes[t->slots[t->last[stage]].cls].last;
-    if (!e->spec.recipe.gathers_by_stage || last) return 1;
+    if (e->spec.recipe.sharing.regather != DH_REGATHER_STAGE || last) return 1;
     return has_last ? DH_MAX(n - 1, 0.0) / DH_MAX(all - 1, 1.0) : n / DH_MAX(all, 1.0);
 }
 

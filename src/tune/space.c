@@ -431,7 +431,7 @@ static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
                                         .seq = job->seq_len / job->cp},
                               .recompute = (dh_recompute_kind)job->recompute,
                               .whole_tokens = !job->sequence_parallel,
-                              .zero = job->zero};
+                              .shards_moments = dh_sharing_of(job->zero).moments};
     return dh_mesh_from_job(w->ctx, job, &graphs->mesh);
 }
 

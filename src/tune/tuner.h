@@ -63,7 +63,7 @@ typedef struct tune_timetable {
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t *last; /* [n_copies][n_stages]: slot after which the stage's gradients are complete */
-    /* [n_stages], [0] forwards, [1] backwards. With dh_recipe.gathers_by_stage parameters stay for
+    /* [n_stages], [0] forwards, [1] backwards. With regather=stage parameters stay for
      * all slots that follow each other through a stage: n_gathers counts slots that find them
      * released, n_visits all slots. */
     int32_t *n_gathers[2], *n_visits[2];

@@ -74,7 +74,7 @@ static inline mesh_programs *prepare(const setup *s)
                                            .schedule = m->schedule,
                                            .strategy = s->strategy,
                                            .recompute = s->recompute,
-                                           .zero = s->zero,
+                                           .sharing = dh_sharing_of(s->zero),
                                            .bucket_bytes = s->bucket,
                                            .micro_batch = 2,
                                            .seq = s->seq,

@@ -25,7 +25,7 @@ static dh_program *build(const dh_model *model, int64_t tp, bool zero1, int64_t 
                                        .micro_batch = 2,
                                        .seq = 16,
                                        .n_micro = mode == DH_MODE_TRAIN ? 2 : 1,
-                                       .zero = zero1,
+                                       .sharing = dh_sharing_of(zero1),
                                        .bucket_bytes = bucket_bytes},
                             .mode = mode};
     assert_ok(&ctx, dh_mesh_init(&ctx, 2, tp, 1, 1, 1, 0, 0, &spec.recipe.mesh));

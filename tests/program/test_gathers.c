@@ -74,9 +74,10 @@ static void a_stage_gathers_for_all_micro_batches(void **state)
         s.pp = variant & 1 ? 2 : 1;
         s.dp = 2;
         s.bucket = 1000;
-        const dh_recipe micro = {.zero = 3, .prefetch = 1 + (variant >> 1 & 1)};
+        dh_recipe micro = {.sharing = dh_sharing_of(3)};
+        micro.sharing.prefetch = 1 + (variant >> 1 & 1);
         dh_recipe stage = micro;
-        stage.gathers_by_stage = true;
+        stage.sharing.regather = DH_REGATHER_STAGE;
         for (int many = 0; many < 2; many++) {
             s.n_micro = many ? 4 : 1;
             dh_program *one = build_how(&s, &micro), *all = build_how(&s, &stage);
@@ -122,8 +123,8 @@ static void the_next_stage_is_gathered_ahead(void **state)
         s.bucket = 1000;
         mesh_programs *m = prepare(&s);
         m->spec.recipe.model.n_layers = 8;
-        m->spec.recipe.prefetch = prefetch;
-        m->spec.recipe.gathers_by_stage = true;
+        m->spec.recipe.sharing.prefetch = prefetch;
+        m->spec.recipe.sharing.regather = DH_REGATHER_STAGE;
         assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
         for (int ahead = 1; ahead < 3; ahead++) { /* layers 3 and 2, behind layer 4 of the last */
             find_backward(p, 4, &computes, &gathered);
@@ -209,10 +210,10 @@ static void backwards_gather_inside_nodes(void **state)
 
 static dh_program *build_shared(const setup *s, int64_t n_share, int64_t prefetch)
 {
-    return build_how(s, &(dh_recipe){.zero = 3,
-                                     .prefetch = prefetch,
-                                     .between = DH_GATHERED_SHARE,
-                                     .mesh = {.share_ranks = n_share}});
+    dh_recipe how = {.sharing = dh_sharing_of(3), .mesh = {.share_ranks = n_share}};
+    how.sharing.prefetch = prefetch;
+    how.sharing.reshard = DH_GATHERED_SHARE;
+    return build_how(s, &how);
 }
 
 /* Resharded to any number of neighbours, across nodes or inside them: the rank's share is one over
@@ -257,7 +258,7 @@ static void groups_that_do_not_divide_are_refused(void **state)
         dh_program *p;
         s.zero = 3;
         mesh_programs *m = prepare(&s);
-        m->spec.recipe.between = DH_GATHERED_SHARE;
+        m->spec.recipe.sharing.reshard = DH_GATHERED_SHARE;
         m->spec.recipe.mesh.share_ranks = wrong[i];
         assert_fails(&ctx, dh_program_build(&ctx, &m->spec, &p), DH_EUNSUPPORTED, "a divisor");
         destroy(m);
@@ -273,7 +274,7 @@ static void nodes_without_two_such_ranks_are_refused(void **state)
     s.tp = 2;
     s.per_node = 2;
     mesh_programs *m = prepare(&s);
-    m->spec.recipe.between = DH_GATHERED_SHARE;
+    m->spec.recipe.sharing.reshard = DH_GATHERED_SHARE;
     assert_fails(&ctx, dh_program_build(&ctx, &m->spec, &p), DH_EUNSUPPORTED, "no two");
     destroy(m);
 }
@@ -416,10 +417,12 @@ static void verify_setup(const setup *s, int variant)
 {
     dh_ctx ctx = DH_CTX_INIT;
     mesh_programs *m = prepare(s);
-    m->spec.recipe.prefetch = variant % 3;
-    m->spec.recipe.between = (dh_gathered)((variant + 2) % 3);
-    m->spec.recipe.gathers_by_stage = s->zero >= 3 && variant & 1;
-    m->spec.recipe.gathers_first = s->zero < 3 && variant & 1;
+    m->spec.recipe.sharing.prefetch = variant % 3;
+    m->spec.recipe.sharing.reshard = (dh_gathered)((variant + 2) % 3);
+    m->spec.recipe.sharing.regather =
+        s->zero >= 3 && variant & 1 ? DH_REGATHER_STAGE : DH_REGATHER_MICRO;
+    m->spec.recipe.sharing.gather =
+        s->zero < 3 && variant & 1 ? DH_GATHER_FORWARD : DH_GATHER_OPTIMIZER;
     /* among two neighbours where there are four, else a node's */
     if (s->dp * DH_MAX(s->cp, 1) / DH_MAX(s->ep, 1) % 4 == 0 && variant & 4)
         m->spec.recipe.mesh.share_ranks = 2;
@@ -429,7 +432,8 @@ static void verify_setup(const setup *s, int variant)
         fail_msg("%s", ctx.message);
     }
     assert_ok(&ctx, dh_mesh_verify(&ctx, &m->spec, NULL));
-    if (m->spec.recipe.gathers_first) { /* and alone, for what evaluates between steps */
+    if (m->spec.recipe.sharing.gather ==
+        DH_GATHER_FORWARD) { /* and alone, for what evaluates between steps */
         m->spec.mode = DH_MODE_EVAL;
         m->spec.gathers = true;
         assert_ok(&ctx, dh_mesh_verify(&ctx, &m->spec, NULL));
@@ -517,7 +521,7 @@ static void strands_hold_their_window(void **state)
         assert_ok(&ctx, dh_strategy_find(&ctx, "dhelix", &s.strategy));
         mesh_programs *m = prepare(&s);
         m->spec.recipe.model.n_layers = 8;
-        m->spec.recipe.prefetch = prefetch;
+        m->spec.recipe.sharing.prefetch = prefetch;
         assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
         int whole = 0, most = 0, gathered = 0;
         for (uint32_t i = 0; i < p->instrs.n; i++) {

@@ -5,7 +5,10 @@
 
 static dh_program *build_each(const setup *like, int64_t zero, bool each)
 {
-    return build_how(like, &(dh_recipe){.zero = zero, .prefetch = 1, .reduces_each = each});
+    dh_recipe how = {.sharing = dh_sharing_of(zero)};
+    how.sharing.prefetch = 1;
+    if (each) how.sharing.gradient_sync = DH_GRADIENT_SYNC_EVERY;
+    return build_how(like, &how);
 }
 
 static const setup four = {.preset = "llama-tiny",
@@ -129,9 +132,9 @@ static void verify_each(const setup *s, int64_t prefetch, dh_gathered between)
 {
     dh_ctx ctx = DH_CTX_INIT;
     mesh_programs *m = prepare(s);
-    m->spec.recipe.reduces_each = true;
-    m->spec.recipe.prefetch = prefetch;
-    m->spec.recipe.between = between;
+    m->spec.recipe.sharing.gradient_sync = DH_GRADIENT_SYNC_EVERY;
+    m->spec.recipe.sharing.prefetch = prefetch;
+    m->spec.recipe.sharing.reshard = between;
     build_all(m);
     if (verify(&ctx, m) != DH_OK) {
         print_setup(s);
@@ -218,7 +221,7 @@ static void two_copies_are_refused(void **state)
     s.pp = 2;
     s.zero = 2;
     mesh_programs *m = prepare(&s);
-    m->spec.recipe.reduces_each = true;
+    m->spec.recipe.sharing.gradient_sync = DH_GRADIENT_SYNC_EVERY;
     assert_fails(&ctx, dh_program_build(&ctx, &m->spec, &p), DH_EUNSUPPORTED, "gradient_sync=last");
     destroy(m);
 }

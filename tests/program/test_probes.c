@@ -62,7 +62,7 @@ static job job_of(const setup *s, int64_t n_layers, int32_t n_micro, bool probes
     j.spec = (dh_program_spec){.recipe = {.model = model,
                                           .dtype = s->dtype,
                                           .recompute = s->recompute,
-                                          .zero = s->zero1,
+                                          .sharing = dh_sharing_of(s->zero1),
                                           .micro_batch = 2,
                                           .seq = 32,
                                           .n_micro = n_micro,

@@ -31,7 +31,7 @@ static void verify(const large *l)
     dh_program_spec spec = {.recipe = {.model = model,
                                        .dtype = DH_BF16,
                                        .schedule = schedule,
-                                       .zero = l->zero1,
+                                       .sharing = dh_sharing_of(l->zero1),
                                        .micro_batch = 1,
                                        .seq = 2048,
                                        .n_micro = l->micro,

@@ -62,7 +62,7 @@ static int64_t crossing_of(const setup *s, bool gathers_first, carried what, int
 {
     dh_ctx ctx = DH_CTX_INIT;
     mesh_programs *m = prepare(s);
-    m->spec.recipe.gathers_first = gathers_first;
+    m->spec.recipe.sharing.gather = gathers_first ? DH_GATHER_FORWARD : DH_GATHER_OPTIMIZER;
     build_all(m);
     assert_ok(&ctx, verify(&ctx, m));
     const int64_t sum = crossing(m->at[0], what, n);
@@ -154,7 +154,7 @@ static void a_gather_that_all_leave_out_is_found(void **state)
         s.strategy = &staged;
         s.zero = 1 + (k >> 2);
         mesh_programs *m = prepare(&s);
-        m->spec.recipe.gathers_first = k & 2;
+        m->spec.recipe.sharing.gather = k & 2 ? DH_GATHER_FORWARD : DH_GATHER_OPTIMIZER;
         build_all(m);
         assert_ok(&ctx, dh_sums_verify(&ctx, m->at[2]));
         assert_true(

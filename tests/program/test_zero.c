@@ -127,7 +127,7 @@ static void gathers_come_in_the_order_of_fully_shard(void **state)
         dh_program *p;
         s.zero = 3;
         mesh_programs *m = prepare(&s);
-        m->spec.recipe.prefetch = depth;
+        m->spec.recipe.sharing.prefetch = depth;
         m->spec.recipe.model.n_layers = N_LAYERS;
         assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
         assert_ok(&ctx, dh_program_verify(&ctx, p));

@@ -20,13 +20,9 @@ static inline dh_program *build_how(const setup *like, const dh_recipe *how)
     dh_ctx ctx = DH_CTX_INIT;
     setup s = *like;
     dh_program *p;
-    s.zero = how->zero;
+    s.zero = dh_sharing_zero(&how->sharing);
     mesh_programs *m = prepare(&s);
-    m->spec.recipe.prefetch = how->prefetch;
-    m->spec.recipe.gathers_first = how->gathers_first;
-    m->spec.recipe.between = how->between;
-    m->spec.recipe.reduces_each = how->reduces_each;
-    m->spec.recipe.gathers_by_stage = how->gathers_by_stage;
+    m->spec.recipe.sharing = how->sharing;
     m->spec.recipe.mesh.share_ranks = how->mesh.share_ranks;
     assert_ok(&ctx, dh_program_build(&ctx, &m->spec, &p));
     destroy(m);
@@ -35,7 +31,9 @@ static inline dh_program *build_how(const setup *like, const dh_recipe *how)
 
 static inline dh_program *build_ahead(const setup *like, int64_t zero, int64_t prefetch)
 {
-    return build_how(like, &(dh_recipe){.zero = zero, .prefetch = prefetch});
+    dh_recipe how = {.sharing = dh_sharing_of(zero)};
+    how.sharing.prefetch = prefetch;
+    return build_how(like, &how);
 }
 
 static inline dh_program *build_zero(const setup *like, int64_t zero)
@@ -46,13 +44,18 @@ static inline dh_program *build_zero(const setup *like, int64_t zero)
 /* Gathers at the beginning of a step. */
 static inline dh_program *build_forward(const setup *like, int64_t zero)
 {
-    return build_how(like, &(dh_recipe){.zero = zero, .gathers_first = true});
+    dh_recipe how = {.sharing = dh_sharing_of(zero)};
+    how.sharing.gather = DH_GATHER_FORWARD;
+    return build_how(like, &how);
 }
 
 /* What stays of a block between its forward and its backward. */
 static inline dh_program *build_between(const setup *like, dh_gathered between, int64_t prefetch)
 {
-    return build_how(like, &(dh_recipe){.zero = 3, .prefetch = prefetch, .between = between});
+    dh_recipe how = {.sharing = dh_sharing_of(3)};
+    how.sharing.prefetch = prefetch;
+    how.sharing.reshard = between;
+    return build_how(like, &how);
 }
 
 static inline bool is(const dh_program *p, uint32_t i, dh_op_type type)

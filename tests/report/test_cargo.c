@@ -22,7 +22,7 @@ static dh_program *build(bool zero1, int64_t bucket_bytes)
                                        .micro_batch = 1,
                                        .seq = 16,
                                        .n_micro = N_MICRO,
-                                       .zero = zero1,
+                                       .sharing = dh_sharing_of(zero1),
                                        .bucket_bytes = bucket_bytes,
                                        .backend = &backend},
                             .mode = DH_MODE_TRAIN,
@@ -165,8 +165,7 @@ static void values_on_their_way_are_somebodys(void **state)
                                            .micro_batch = 1,
                                            .seq = 16,
                                            .n_micro = 1,
-                                           .zero = DH_MIN(zero, (int64_t)3),
-                                           .between = zero == 4 ? DH_GATHERED_SHARE : 0,
+                                           .sharing = dh_sharing_of(zero),
                                            .bucket_bytes = 20000,
                                            .backend = &backend},
                                 .mode = DH_MODE_TRAIN,
@@ -174,6 +173,7 @@ static void values_on_their_way_are_somebodys(void **state)
         dh_program *p;
         dh_cargo_list list;
         size_t n = 0;
+        if (zero == 4) spec.recipe.sharing.reshard = DH_GATHERED_SHARE;
         assert_ok(&ctx, dh_mesh_init(&ctx, 4, 1, 1, 1, 1, 0, 2, &spec.recipe.mesh));
         assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
         dh_span *spans = make_spans(p);

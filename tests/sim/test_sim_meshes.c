@@ -53,7 +53,7 @@ static void job_init(job *j, const setup *s)
         .dtype = DH_BF16,
         .schedule = j->schedule,
         .recompute = s->recompute,
-        .zero = s->zero1,
+        .sharing = dh_sharing_of(s->zero1),
         .micro_batch = 1,
         .seq = 32 * s->cp,
         .n_micro = s->n_micro,
@@ -347,10 +347,10 @@ static void parameters_that_are_shared_out(void **state)
         job j;
         dh_sim *one, *every;
         job_init(&j, &s);
-        j.recipe.zero = variant < 2 ? 1 + variant : 3;
-        j.recipe.gathers_first = variant < 2;
-        j.recipe.between = variant < 2 ? DH_GATHERED_NOTHING : (dh_gathered)(variant - 2);
-        j.recipe.prefetch = 1;
+        j.recipe.sharing = dh_sharing_of(variant < 2 ? 1 + variant : 3);
+        j.recipe.sharing.gather = variant < 2 ? DH_GATHER_FORWARD : DH_GATHER_OPTIMIZER;
+        j.recipe.sharing.reshard = variant < 2 ? DH_GATHERED_NOTHING : (dh_gathered)(variant - 2);
+        j.recipe.sharing.prefetch = 1;
         const dh_sim_options like = {.collapse = DH_SIM_LIKE}, each = {.collapse = DH_SIM_EVERY};
         assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &like, &one));
         assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &odd, &each, &every));

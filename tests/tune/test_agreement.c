@@ -422,7 +422,7 @@ static void a_backward_with_reductions_takes_the_same_time(void **state)
         j.spec.recipe.costs = &halving;
         j.spec.recipe.ordering.options.barriers = false;
         j.spec.recipe.bucket_bytes = variant & 1 ? 20000 : 0;
-        j.spec.recipe.zero = variant & 2 ? 1 : 0;
+        j.spec.recipe.sharing = dh_sharing_of(variant & 2 ? 1 : 0);
         j.spec.recipe.model.n_layers = 3;
         dh_sim *sim = simulate(&j);
         const dh_sim_rank *r = rank_of_stage(sim, 0);
