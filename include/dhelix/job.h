@@ -83,6 +83,8 @@ typedef enum dh_job_capture {
 typedef enum dh_fuse_gelu { DH_FUSE_GELU_AUTO, DH_FUSE_GELU_OFF, DH_FUSE_GELU_ON } dh_fuse_gelu;
 typedef enum dh_barriers { DH_BARRIERS_AUTO, DH_BARRIERS_EVENTS, DH_BARRIERS_FULL } dh_barriers;
 typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linear;
+/* Type in which data-parallel ranks reduce gradients. */
+typedef enum dh_grad_dtype { DH_GRAD_DTYPE_FLOAT32, DH_GRAD_DTYPE_COMPUTE } dh_grad_dtype;
 typedef enum dh_cp_grad_dtype { DH_CP_GRAD_COMPUTE, DH_CP_GRAD_FLOAT32 } dh_cp_grad_dtype;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
@@ -189,6 +191,7 @@ typedef struct dh_job {
     dh_regather_by regather;        /* parallel.regather: how often they are, with zero 3 */
     dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
     dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
+    dh_grad_dtype grad_dtype;       /* parallel.grad_dtype: type in which gradients are reduced */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */

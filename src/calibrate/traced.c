@@ -130,7 +130,7 @@ static double vector_bytes(const dh_graph *g, const dh_op *op)
     double bytes = 0;
     for (int i = 0; i < 2; i++)
         if (ends[i] != DH_NONE)
-            bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&g->tensors.at[ends[i]]));
+            bytes = DH_MAX(bytes, (double)dh_op_travel_bytes(g, op, ends[i]));
     return op->type == DH_OP_ALL_TO_ALL_ROWS ? dh_op_bytes(g, op) / 2 : bytes;
 }
 

@@ -213,6 +213,11 @@ static dh_status check_others(dh_ctx *ctx, const dh_job *job)
             ctx, DH_EUNSUPPORTED,
             "parallel.gradient_sync every with data.packing group: the home gets gradients "
             "of whole groups; last would be right");
+    if (job->grad_dtype != DH_GRAD_DTYPE_FLOAT32)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "parallel.grad_dtype compute with data.packing group: gradients move between meshes "
+            "in float32; float32 would be right");
     if (job->gather == DH_GATHER_FORWARD)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.gather forward with data.packing group: parameters move from "

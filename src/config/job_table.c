@@ -30,6 +30,7 @@ static const char *const spike_names[] = {"off", "stop", "back", NULL};
 static const char *const elastic_names[] = {"stop", "continue", NULL};
 static const char *const cp_linear_names[] = {"lasp2", "lasp1", NULL};
 static const char *const cp_grad_names[] = {"compute", "float32", NULL};
+static const char *const grad_names[] = {"float32", "compute", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -493,6 +494,10 @@ static const dh_setting settings[] = {
     ENUM("parallel.gradient_sync", gradient_sync, "last", gradient_sync_names,
          .help = "zero 2 and 3: last: gradients are accumulated whole and reduced with the last micro-batch; "
                  "every: each micro-batch's gradients are reduced, and only shards are kept"),
+    ENUM("parallel.grad_dtype", grad_dtype, "float32", grad_names,
+         .help = "type in which data-parallel ranks reduce gradients: float32; or compute, the type of train.dtype, "
+                 "which halves the bytes in bf16. Each rank adds its micro-batches in float32, rounds the sum for "
+                 "the transfer, and steps by the result in float32"),
     FLOAT("parallel.bucket_mb", bucket_mb, "auto", 0.001, 1e6, .unit = "MB",
           .automatic = "4 for each rank that reduces together, at least 25",
           .help = "size of one gradient reduction: small neighbouring blocks are reduced together, larger blocks "

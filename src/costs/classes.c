@@ -50,6 +50,7 @@ static void put_group(writer *w, const dh_cost_op *op)
     /* How many messages leave a node at once. */
     if (op->op->by > 0 && span.n_nodes > 1) put(w, " by %d", op->op->by);
     if (op->op->blocks > 1) put(w, " in %d blocks", op->op->blocks);
+    if (op->op->wire != DH_F32) put(w, " as %s", dh_dtype_name((dh_dtype)op->op->wire));
 }
 
 /* Attention and rotations know sizes that no shape shows. A part of a ring but the causal

@@ -54,21 +54,33 @@ double dh_cluster_oef(const dh_cluster *c, dh_cluster_class a, dh_cluster_class 
     return dh_oef_modelled(engine_of(a), engine_of(b));
 }
 
+double dh_cluster_narrowing_ns(const dh_cluster *c, const dh_cost_op *op)
+{
+    const dh_op *o = op->op;
+    const uint32_t ends[] = {o->in[0], o->out[0]};
+    double bytes = 0;
+    if (o->wire == DH_F32) return 0;
+    for (int i = 0; i < 2; i++)
+        bytes += (double)(dh_tensor_bytes(&op->graph->tensors.at[ends[i]]) +
+                          dh_op_travel_bytes(op->graph, o, ends[i]));
+    return dh_cluster_memory_ns(c, bytes);
+}
+
 static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
 {
     const dh_group_kind group = (dh_group_kind)op->op->group;
     double bytes = 0;
     const uint32_t ends[] = {op->op->in[0], op->op->out[0]};
     for (int i = 0; i < 2; i++)
-        if (ends[i] != DH_NONE)
-            bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&op->graph->tensors.at[ends[i]]));
+        bytes = DH_MAX(bytes, (double)dh_op_travel_bytes(op->graph, op->op, ends[i]));
     /* Where only running tells how many rows there are: those of an even load, not the room. */
     if (op->op->type == DH_OP_ALL_TO_ALL_ROWS) bytes = dh_op_bytes(op->graph, op->op) / 2;
     /* What goes either way leaves by the same wires. */
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
     dh_cluster_span span = dh_cluster_span_of(c, op->mesh, group, op->rank);
     span.distance = op->op->by;
-    const double ns = dh_cluster_collective(c, op->op->type, bytes, span).ns;
+    const double ns = dh_cluster_collective(c, op->op->type, bytes, span).ns +
+                      dh_cluster_narrowing_ns(c, op);
     if (op->op->type != DH_OP_SCATTER_STEP) return ns;
     return ns - (span.nodes.n_nodes > 1 ? c->network.step_ns : c->local.step_ns) + c->trigger_ns;
 }

@@ -139,6 +139,9 @@ typedef struct dh_attention_work {
 } dh_attention_work;
 double dh_cluster_attention_ns(const dh_cluster *cluster, const dh_attention_work *work, bool grad);
 double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);
+/* Part of a communication's time in which its values are rounded to the type `wire`, and widened
+ * again. */
+double dh_cluster_narrowing_ns(const dh_cluster *cluster, const dh_cost_op *op);
 
 /* X(id, name, doc): algorithms of collectives. */
 #define DH_COLLECTIVE_LIST(X)                                                                      \

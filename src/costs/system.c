@@ -98,9 +98,10 @@ static const dh_system systems[] = {
     {.name = "composer",
      .doc = "MosaicML's Composer with FSDP, 2023: blocks not compiled, fused LayerNorm",
      .source = "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "
-               "2307.08691), 3",
+               "2307.08691), 3; mixed_precision PURE in its submit_benchmarks.py: gradients reduced in "
+             "bf16",
      .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) | HAS(FIRST_FLASH) |
-               HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS)},
+               HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(HALF_GRADIENTS)},
     {.name = "torchtitan",
      .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
      .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
@@ -250,26 +251,6 @@ static bool reduces_gradients(const dh_op *op)
         [DH_GROUP_EDP_CP] = true, [DH_GROUP_DP_CP_COPIES] = true, [DH_GROUP_EDP_CP_COPIES] = true,
         [DH_GROUP_EMBED] = true};
     return communicates(op) && is_of_data[dh_group_whole((dh_group_kind)op->group)];
-}
-
-/* Gradients that are float32 here and half as long in a system. What one node holds and what
- * several do is the group's. */
-static bool reduces_halves(const system_costs *c, const dh_cost_op *op)
-{
-    return dh_system_has(&c->system, DH_TRAIT_HALF_GRADIENTS) && reduces_gradients(op->op) &&
-           op->op->group != DH_GROUP_EMBED && moved_by(op)->dtype == DH_F32;
-}
-
-static double halves_ns(const system_costs *c, const dh_cost_op *op)
-{
-    const dh_group_kind group = (dh_group_kind)op->op->group;
-    const dh_cluster_span span = dh_cluster_span_of(&c->cluster, op->mesh, group, op->rank);
-    const dh_tensor *t = op->graph->tensors.at;
-    double bytes = 0;
-    const uint32_t ends[] = {op->op->in[0], op->op->out[0]};
-    for (int i = 0; i < 2; i++)
-        if (ends[i] != DH_NONE) bytes = DH_MAX(bytes, (double)dh_tensor_bytes(&t[ends[i]]));
-    return dh_cluster_collective(&c->cluster, op->op->type, bytes / 2, span).ns;
 }
 
 /* Megatron-LM synchronises with the device after a batch of messages (p2p_communication.py), so
@@ -451,7 +432,9 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     if (dh_system_has(&c->system, DH_TRAIT_TWO_STREAMS) && rows_left_out(op) > 0)
         t.ns = part_ns(c, op);
     if (dh_system_has(&c->system, DH_TRAIT_SUMMED_ONCE)) t.ns *= one_pass_share(op);
-    if (reduces_halves(c, op)) t.ns = halves_ns(c, op);
+    /* Gradients that have the type already are not rounded to it. */
+    if (dh_system_has(&c->system, DH_TRAIT_HALF_GRADIENTS))
+        t.ns -= dh_cluster_narrowing_ns(&c->cluster, op);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_torch_ring(c, op->op)) t.ns *= TORCH_RINGS_FACTOR;
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&

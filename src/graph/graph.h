@@ -62,6 +62,7 @@ typedef enum dh_op_attr {
     DH_ATTR_ADDS,
     DH_ATTR_BACK,
     DH_ATTR_BLOCKS,
+    DH_ATTR_WIRE,
     DH_N_OP_ATTR
 } dh_op_attr;
 
@@ -179,6 +180,7 @@ typedef struct dh_op {
     int32_t adds;                 /* [0] */
     int32_t back;                 /* [0] */
     int32_t blocks;               /* [0]: one */
+    int32_t wire;                 /* dh_dtype [0]: the operands' own */
 } dh_op;
 
 typedef enum dh_block_kind {
@@ -413,6 +415,11 @@ dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed);
 
 int64_t dh_tensor_elements(const dh_tensor *tensor);
 int64_t dh_tensor_bytes(const dh_tensor *tensor);
+/* Bytes of an operand as it travels: in the type `wire` where that is set, else in its own.
+ * tensor    DH_NONE: 0 */
+int64_t dh_op_travel_bytes(const dh_graph *graph, const dh_op *op, uint32_t tensor);
+/* Scratch for the rounded values of an operator with `wire`; else 0. */
+int64_t dh_op_rounded_bytes(const dh_graph *graph, const dh_op *op);
 
 /* A rare variant that an operator has in this graph, and that kernels may not support: "layers
  * without positions". NULL: none. */
@@ -711,6 +718,7 @@ typedef struct dh_grad_reduction {
         int64_t n_row, row, n_rows;
     } passing;
     bool reads_passing;
+    dh_dtype wire; /* type in which a collective's values travel */
 } dh_grad_reduction;
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,
                                     dh_graph **graph);

@@ -65,6 +65,7 @@ static const struct {
     [DH_ATTR_ADDS] = {"adds", 0, 2},
     [DH_ATTR_BACK] = {"back", 0, 2},
     [DH_ATTR_BLOCKS] = {"blocks", 0, INT32_MAX},
+    [DH_ATTR_WIRE] = {"wire", 0, DH_BF16 + 1},
 };
 
 const char *dh_op_attr_name(dh_op_attr attr)
@@ -93,7 +94,8 @@ int64_t dh_op_attr_get(const dh_op *op, dh_op_attr attr)
         [DH_ATTR_BY] = op->by,           [DH_ATTR_TILE_OF] = op->tile_of,
         [DH_ATTR_FROM] = op->from,       [DH_ATTR_TO] = op->to,
         [DH_ATTR_COLUMNS] = op->columns, [DH_ATTR_ADDS] = op->adds,
-        [DH_ATTR_BACK] = op->back,       [DH_ATTR_BLOCKS] = op->blocks};
+        [DH_ATTR_BACK] = op->back,       [DH_ATTR_BLOCKS] = op->blocks,
+        [DH_ATTR_WIRE] = op->wire};
     return values[attr];
 }
 
@@ -117,6 +119,7 @@ void dh_op_attr_set(dh_op *op, dh_op_attr attr, int64_t value)
     if (attr == DH_ATTR_ADDS) op->adds = (int32_t)value;
     if (attr == DH_ATTR_BACK) op->back = (int32_t)value;
     if (attr == DH_ATTR_BLOCKS) op->blocks = (int32_t)value;
+    if (attr == DH_ATTR_WIRE) op->wire = (int32_t)value;
 }
 
 /* "site vocab0" -> bits. */
@@ -234,6 +237,21 @@ int64_t dh_tensor_elements(const dh_tensor *tensor)
 int64_t dh_tensor_bytes(const dh_tensor *tensor)
 {
     return dh_tensor_elements(tensor) * (int64_t)dh_dtype_bytes(tensor->dtype);
+}
+
+int64_t dh_op_travel_bytes(const dh_graph *graph, const dh_op *op, uint32_t tensor)
+{
+    if (tensor == DH_NONE) return 0;
+    const dh_tensor *t = &graph->tensors.at[tensor];
+    if (op->wire == DH_F32) return dh_tensor_bytes(t);
+    return dh_tensor_elements(t) * (int64_t)dh_dtype_bytes((dh_dtype)op->wire);
+}
+
+int64_t dh_op_rounded_bytes(const dh_graph *graph, const dh_op *op)
+{
+    if (op->wire == DH_F32) return 0;
+    return DH_MAX(dh_op_travel_bytes(graph, op, op->in[0]),
+                  dh_op_travel_bytes(graph, op, op->out[0]));
 }
 
 static const dh_tensor *operand(const dh_graph *g, uint32_t id)
@@ -581,11 +599,10 @@ double dh_op_bytes(const dh_graph *graph, const dh_op *op)
     const dh_op_info *info = dh_op_info_of(op->type);
     double n_bytes = 0;
     for (int i = 0; i < info->n_in; i++)
-        if (op->in[i] != DH_NONE) n_bytes += (double)dh_tensor_bytes(operand(graph, op->in[i]));
+        n_bytes += (double)dh_op_travel_bytes(graph, op, op->in[i]);
     for (int i = 0; i < info->n_out; i++) {
-        if (op->out[i] == DH_NONE) continue;
         bool twice = info->out[i].accumulate || info->out[i].update;
-        n_bytes += (twice ? 2.0 : 1.0) * (double)dh_tensor_bytes(operand(graph, op->out[i]));
+        n_bytes += (twice ? 2.0 : 1.0) * (double)dh_op_travel_bytes(graph, op, op->out[i]);
     }
     return n_bytes;
 }

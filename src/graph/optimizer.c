@@ -400,6 +400,7 @@ static void add_reduction(builder *b, const dh_grad_reduction *r, uint32_t *pass
                                 : add_range(b, "g.own", DH_F32, r->shard, r->n_shard, false);
     add_op(b, r->type, DH_PHASE_W, DH_NONE, r->group, IDS(all, addend),
            IDS(own == DH_NONE ? all : own));
+    if (!b->failed) b->graph->ops.at[b->graph->ops.n - 1].wire = (int32_t)r->wire;
 }
 
 dh_status dh_graph_build_reductions(dh_ctx *ctx, const dh_grad_reduction *list, size_t n,

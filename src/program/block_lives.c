@@ -139,7 +139,7 @@ static double run_phases(lives *l, unsigned now, unsigned earlier, unsigned late
         const dh_op *op = &g->ops.at[i];
         if (!(phase_bit(op) & now)) continue;
         const uses_of_op *uses = &l->uses[i];
-        const size_t work = l->backend ? l->backend->workspace_bytes(g, op) : 0;
+        const size_t work = dh_backend_workspace(l->backend, g, op);
         overlay(l, op, &live);
         most = DH_MAX(most, dh_live_with(&live, uses->at, uses->n) + work);
         dh_live_use(&live, uses->at, uses->n);

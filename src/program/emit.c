@@ -171,8 +171,7 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
                                dh_instr *instr, uint32_t id)
 {
     instr->work = DH_NONE;
-    const dh_backend_info *backend = e->spec->recipe.backend;
-    size_t n_bytes = backend ? backend->workspace_bytes(g, op) : 0;
+    const size_t n_bytes = dh_backend_workspace(e->spec->recipe.backend, g, op);
     if (n_bytes == 0) return DH_OK;
     if (n_bytes == DH_NO_WORKSPACE) return dh_emit_no_memory(ctx);
     dh_buffer b = {.kind = DH_BUF_WORK,

@@ -28,6 +28,16 @@ typedef struct dh_backend_info {
     bool fuses_gelu; /* it gains by products that make GELU of what they compute */
 } dh_backend_info;
 
+/* Scratch bytes of an operator: its kernel's, and its values rounded for the way, which need no
+ * backend. DH_NO_WORKSPACE as above. backend NULL: none. */
+static inline size_t dh_backend_workspace(const dh_backend_info *backend, const dh_graph *graph,
+                                          const dh_op *op)
+{
+    const int64_t rounded = dh_op_rounded_bytes(graph, op);
+    if (rounded > 0) return (size_t)rounded;
+    return backend ? backend->workspace_bytes(graph, op) : 0;
+}
+
 /* The part of gathered parameters that stays from a block's forward to its backward. It is the
  * rank's own shard, a share that the ranks of a node gather among themselves, or all. */
 typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
@@ -91,6 +101,7 @@ typedef struct dh_recipe {
 
     const char *layer_split; /* NULL: even */
     dh_sharing sharing;
+    dh_dtype grad_dtype;   /* in which data-parallel ranks reduce gradients; 0: float32 */
     bool post_validation;  /* stages step before the norm of all gradients is known */
     int64_t fuse;          /* of ZeRO-1 and 2: each piece of a bucket is stepped as its gradients
                               * come, and there are so many of them at least; 0: by the norm */

@@ -12,7 +12,10 @@
  * gradients of two buckets, one being made and one being reduced. When the next bucket's gradients
  * are there, or the next backward begins, the shards of the bucket before are added and its whole
  * gradients go.
- * Vectors, which every rank has whole, are reduced once. */
+ * Vectors, which every rank has whole, are reduced once.
+ *
+ * Sums over data-parallel ranks have their values rounded to recipe.grad_dtype on the way. All that
+ * is summed on a rank stays float32, and so do the sums over other groups. */
 #include "program/reductions.h"
 #include "program/recipe.h"
 
@@ -44,13 +47,14 @@ typedef struct sum {
     int64_t n_row;       /* elements of a row of what passes; 0: nothing does */
     int64_t row, n_rows; /* of it, where it is written */
     bool reads_passing;  /* in place of `range` */
+    dh_dtype wire;       /* type in which the values travel */
 } sum;
 typedef DH_VEC(sum) sum_list;
 
 static const dh_operand none = {.buffer = DH_NONE};
 
 static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_group_kind group,
-                         dh_operand all, dh_operand shard)
+                         dh_operand all, dh_operand shard, dh_dtype wire)
 {
     if (all.buffer == DH_NONE || dh_mesh_group_size(mesh_of(r), group) == 1) return DH_OK;
     const dh_op_type type = shard.buffer == DH_NONE ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER;
@@ -59,19 +63,20 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
                       .all = all,
                       .range = all,
                       .shard = shard,
-                      .addend = none};
+                      .addend = none,
+                      .wire = wire};
     return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
 }
 
 /* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its
  * node, sums its own slice in place over nodes, and gathers the other slices. */
 static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
-                               dh_group_kind group, dh_operand all)
+                               dh_group_kind group, dh_operand all, dh_dtype wire)
 {
     dh_group_stages s;
     bool found;
     DH_TRY(dh_reductions_stages(ctx, r, group, DH_SHARED_SUM, &s, &found));
-    if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, none);
+    if (!found || all.buffer == DH_NONE) return add_sum(ctx, r, list, group, all, none, wire);
     const int64_t n = (int64_t)(all.n_bytes / sizeof(float)) / s.per_node;
     const int64_t place = dh_mesh_group_index(mesh_of(r), s.local, r->spec->rank);
     const dh_operand own = dh_flat_part(all, place * n, n, sizeof(float));
@@ -80,19 +85,22 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                            .all = all,
                            .range = all,
                            .shard = own,
-                           .addend = none},
+                           .addend = none,
+                           .wire = wire},
                           {.type = DH_OP_ALL_REDUCE,
                            .group = (int32_t)s.cross,
                            .all = all,
                            .range = own,
                            .shard = none,
-                           .addend = none},
+                           .addend = none,
+                           .wire = wire},
                           {.type = DH_OP_ALL_GATHER,
                            .group = (int32_t)s.local,
                            .all = all,
                            .range = own,
                            .shard = all,
-                           .addend = none}};
+                           .addend = none,
+                           .wire = wire}};
     for (size_t i = 0; i < DH_COUNTOF(stages); i++)
         if (!dh_vec_push(list, stages[i])) return no_memory(ctx);
     return DH_OK;
@@ -105,11 +113,12 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
 static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                                dh_group_kind group, dh_operand all, dh_operand shard)
 {
+    const dh_dtype wire = r->spec->recipe.grad_dtype;
     dh_group_stages s;
     bool found;
     DH_TRY(dh_reductions_stages(ctx, r, group, DH_SHARED_SHARDS, &s, &found));
     if (!found || r->each_micro || all.buffer == DH_NONE)
-        return add_sum(ctx, r, list, group, all, shard);
+        return add_sum(ctx, r, list, group, all, shard, wire);
     const int64_t n_shard = (int64_t)(shard.n_bytes / sizeof(float)), n = s.per_node * n_shard;
     for (int64_t k = 0; k < s.n_nodes; k++) {
         const sum on_node = {.type = DH_OP_REDUCE_SCATTER,
@@ -120,7 +129,8 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                              .addend = none,
                              .n_row = n_shard,
                              .row = k,
-                             .n_rows = s.n_nodes};
+                             .n_rows = s.n_nodes,
+                             .wire = wire};
         if (!dh_vec_push(list, on_node)) return no_memory(ctx);
     }
     const sum across = {.type = DH_OP_REDUCE_SCATTER,
@@ -131,7 +141,8 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                         .addend = none,
                         .n_row = n_shard,
                         .n_rows = s.n_nodes,
-                        .reads_passing = true};
+                        .reads_passing = true,
+                        .wire = wire};
     return dh_vec_push(list, across) ? DH_OK : no_memory(ctx);
 }
 
@@ -194,7 +205,8 @@ static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     const uint32_t which =
         dh_reductions_kind(r, f->first_block) == DH_BLOCK_HEAD ? DH_PARAM_HEAD_W : DH_PARAM_WTE;
     const uint32_t param = p->blocks.at[f->first_block].params[which];
-    return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none);
+    return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none,
+                   DH_F32);
 }
 
 /* ---- gradients that do not persist ---------------------------------------------------------- */
@@ -266,20 +278,25 @@ static dh_status add_matrices(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
         if (r->spec->recipe.sharing.moments)
             DH_TRY(add_shard_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
         else
-            DH_TRY(add_whole_sum(ctx, r, list, group, piece));
+            DH_TRY(
+                add_whole_sum(ctx, r, list, group, piece, r->spec->recipe.grad_dtype));
     }
     return DH_OK;
 }
 
+/* Vectors have the type of matrices, unless loads of experts are among them, by which routers'
+ * biases go: a rounded load would be another one. */
 static dh_status add_data(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, dh_sums which,
                           sum_list *list)
 {
     const dh_group_kind group =
         dh_program_data_group(dh_emitter_program(r->emitter), f->first_block);
-    if (!r->spec->recipe.sharing.moments && f->n_pieces == 1)
-        return add_whole_sum(ctx, r, list, group, all_gradients(f));
+    const dh_dtype wire = r->spec->recipe.grad_dtype;
+    const dh_dtype vectors = r->spec->recipe.balances_routers ? DH_F32 : wire;
+    if (!r->spec->recipe.sharing.moments && f->n_pieces == 1 && vectors == wire)
+        return add_whole_sum(ctx, r, list, group, all_gradients(f), wire);
     DH_TRY(add_matrices(ctx, r, f, which, list));
-    return add_whole_sum(ctx, r, list, group, f->vector[DH_BUF_GRAD]);
+    return add_whole_sum(ctx, r, list, group, f->vector[DH_BUF_GRAD], vectors);
 }
 
 /* Sums of keys' and values' gradients over the ranks that have the same heads; vectors: of biases
@@ -297,7 +314,7 @@ static dh_status add_repeats(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
         for (size_t i = 0; st == DH_OK && i < repeats.n; i++) {
             const dh_repeat *k = &repeats.at[i];
             const dh_operand own = dh_flat_part(run, k->begin, k->end - k->begin, sizeof(float));
-            st = add_sum(ctx, r, list, DH_GROUP_KV, own, none);
+            st = add_sum(ctx, r, list, DH_GROUP_KV, own, none, DH_F32);
             if (st == DH_OK && first) list->at[list->n - 1].all = dh_reductions_place(r, k->param);
         }
     }
@@ -321,7 +338,7 @@ static dh_status list_all_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
     DH_TRY(add_release(ctx, r, f->frees, first, list));
     DH_TRY(add_own_copies(ctx, r, id, list));
     DH_TRY(add_own_tied(ctx, r, f, first, list));
-    DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none));
+    DH_TRY(add_sum(ctx, r, list, DH_GROUP_TP, in_parts, none, DH_F32));
     DH_TRY(add_repeats(ctx, r, id, first, true, list));
     DH_TRY(add_tied(ctx, r, f, list));
     if (f->reduced.buffer != DH_NONE) DH_TRY(add_clears(ctx, r, id, f, first, list));
@@ -472,7 +489,8 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *s
                                   .n = (int64_t)(s->range.n_bytes / sizeof(float)),
                                   .n_shard = (int64_t)(s->shard.n_bytes / sizeof(float)),
                                   .passing = {s->n_row, s->row, s->n_rows},
-                                  .reads_passing = s->reads_passing};
+                                  .reads_passing = s->reads_passing,
+                                  .wire = s->wire};
         st = name_range(ctx, r, s->range, first, &made.range);
         if (st == DH_OK) st = name_range(ctx, r, s->shard, first, &made.shard);
         if (st == DH_OK) st = name_range(ctx, r, s->addend, first, &made.addend);

@@ -277,9 +277,8 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, dh_arena *arena, const plan_it
         items[i] = (dh_slot_item){.op = it->op, .block = block};
         DH_TRY(like_of(ctx, b, it, &items[i].graph));
         DH_TRY(find_followed(ctx, b, arena, lists[s].at, i, &items[i]));
-        if (backend)
-            items[i].work_bytes =
-                backend->workspace_bytes(items[i].graph, &items[i].graph->ops.at[it->op]);
+        items[i].work_bytes =
+            dh_backend_workspace(backend, items[i].graph, &items[i].graph->ops.at[it->op]);
         if (items[i].work_bytes == DH_NO_WORKSPACE)
             return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);

@@ -43,8 +43,8 @@ static double whole_bytes(const dh_graph *g, const dh_op *op)
     int64_t in = 0, out = 0;
     if (op->type == DH_OP_RING_EXCHANGE) return (double)dh_tensor_bytes(&g->tensors.at[op->out[0]]);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
-        if (op->in[k] != DH_NONE) in += dh_tensor_bytes(&g->tensors.at[op->in[k]]);
-        if (op->out[k] != DH_NONE) out += dh_tensor_bytes(&g->tensors.at[op->out[k]]);
+        in += dh_op_travel_bytes(g, op, op->in[k]);
+        out += dh_op_travel_bytes(g, op, op->out[k]);
     }
     return (double)DH_MAX(in, out);
 }

@@ -215,10 +215,20 @@ static void find_kept(measuring *m)
     for (size_t b = 0; b < p->buffers.n; b++) m->of_layers[b] = forward[b] && read[b];
 }
 
+/* Scratch for gradients rounded on their way: a system that keeps them so has none. */
+static void drop_rounded(measuring *m)
+{
+    const dh_program *p = m->program;
+    for (uint32_t i = 0; i < p->instrs.n; i++)
+        if (p->instrs.at[i].work != DH_NONE && dh_instr_op(p, &p->instrs.at[i])->wire != DH_F32)
+            m->lives[p->instrs.at[i].work] = (dh_span){0};
+}
+
 static dh_status measure(dh_ctx *ctx, measuring *m, dh_system_memory *memory)
 {
     const dh_program *p = m->program;
     dh_lives_find(p, m->spans, m->lives);
+    if (dh_system_has(m->system, DH_TRAIT_HALF_GRADIENTS)) drop_rounded(m);
     find_kept(m);
     m->n_all = dh_lives_changes(p, m->lives, NULL, m->all);
     m->n_kept = dh_lives_changes(p, m->lives, m->of_layers, m->kept);

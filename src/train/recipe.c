@@ -17,6 +17,7 @@ _Static_assert((int)DH_RECOMPUTE_SELECTIVE == (int)DH_RECOMPUTE_KIND_SELECTIVE &
 static void use_system(const dh_system *system, dh_recipe *recipe)
 {
     if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
+    if (dh_system_has(system, DH_TRAIT_HALF_GRADIENTS)) recipe->grad_dtype = recipe->dtype;
     recipe->by_matrix = dh_system_has(system, DH_TRAIT_MATRIX_COLLECTIVES);
     recipe->recompute = dh_recipe_recompute(system, recipe->recompute);
 }
@@ -48,6 +49,7 @@ void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
                  : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
                                                     : DH_GATHERED_SHARE;
     s->prefetch = job->prefetch;
+    recipe->grad_dtype = job->grad_dtype == DH_GRAD_DTYPE_COMPUTE ? job->dtype : DH_F32;
     recipe->bucket_bytes = bucket_bytes(job);
 }
 

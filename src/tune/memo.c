@@ -4,7 +4,7 @@
 
 typedef struct memo_key {
     int64_t tp, cp, ep, dp, pp, rank;
-    int64_t type, group, by, in_bytes, out_bytes, in_type, out_type;
+    int64_t type, group, by, in_bytes, out_bytes, in_type, out_type, wire;
 } memo_key;
 
 static int64_t bytes_of(const dh_cost_op *op, uint32_t tensor)
@@ -42,7 +42,8 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
                           bytes_of(op, op->op->in[0]),
                           bytes_of(op, op->op->out[0]),
                           type_of(op, op->op->in[0]),
-                          type_of(op, op->op->out[0])};
+                          type_of(op, op->op->out[0]),
+                          op->op->wire};
     void **place = dh_table_at(&memo->times, memo->arena, &key, sizeof key);
     dh_op_time *known = place ? *place : NULL;
     if (known) return *known;

@@ -51,6 +51,7 @@ static void groups_that_cannot_be_are_refused(void **state)
         {"switch: {groups: [64]}\ntrace: {step: 3}\n", "trace.step"},
         {"switch: {groups: [64]}\nparallel: {zero: 1, gather: forward}\n",
          "parallel.gather forward"},
+        {"switch: {groups: [64]}\nparallel: {grad_dtype: compute}\n", "parallel.grad_dtype compute"},
         {"switch: {groups: [64]}\noptimizer: {post_validation: true}\nparallel: {pp: 2}\n",
          "optimizer.post_validation with"},
         {"switch: {groups: [64]}\noptimizer: {fuse: 2}\nparallel: {zero: 1}\n",
@@ -91,6 +92,8 @@ static void what_ranks_share_out_is_read(void **state)
         {"zero: 3, reshard_after_forward: 2.5", "one of true, false, node; or a whole number"},
         {"zero: 2, gradient_sync: evry", "did you mean every?"},
         {"zero: 1, gradient_sync: every", "take zero 2 or 3"},
+        {"grad_dtype: computed", "did you mean compute?"},
+        {"grad_dtype: fp16", "one of float32, compute"},
         {"zero: 3, regather: stages", "did you mean stage?"},
         {"zero: 2, regather: stage", "take zero 3, or leave it out"},
     };

@@ -50,7 +50,7 @@ random_mesh() {
 
 # Reductions add in group order in either world. All meshes are in meshes_mpi.sh.
 meshes=('4 dp=2 cp=2 zero=3 reshard_after_forward=2 bucket_mb=0.02 strategy=dhelix' '4 tp=2 pp=2 schedule=dhelix-w'
-    '2 tp=2 strategy=part-wise(2,scatter)+dhelix')
+    '2 tp=2 strategy=part-wise(2,scatter)+dhelix' '4 dp=2 tp=2 zero=2 train.dtype=bf16 grad_dtype=compute bucket_mb=0.02')
 if deep; then
     meshes+=('4 dp=2 tp=2 zero=1' '4 pp=4 optimizer.post_validation=true optimizer.grad_clip=1.5' '2 tp=2 strategy=intra-batch'
         '4 tp=4 strategy=flux model.n_heads=4' '2 tp=2 strategy=fuse(4)+sequential'

@@ -107,6 +107,8 @@ static void zero_degrees_go_on_bit_for_bit(void **state)
         {"parallel.dp=2 parallel.tp=2 train.dtype=bf16", "parallel.zero=3",
          "parallel.zero=2 parallel.gather=forward checkpoint.async=true"},
         {"parallel.dp=2 parallel.pp=2", "parallel.zero=3", "parallel.zero=2"},
+        {"parallel.dp=4 train.dtype=bf16 parallel.grad_dtype=compute", "parallel.zero=2",
+         "parallel.zero=0"},
         {"parallel.dp=2 train.micro_batch=1 parallel.zero=2 parallel.gradient_sync=every",
          "parallel.zero=3", "parallel.bucket_mb=0.02"},
     };

@@ -21,6 +21,7 @@
 
 #include "costs/link_sms.h"
 #include "run/cuda/cuda.h"
+#include "run/cuda/kernels.h"
 
 /* Communicators of a GPU by stream and processors. */
 static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -312,6 +313,11 @@ static dh_status link_zero(dh_ctx *ctx, void *stream, void *at, size_t n_bytes)
     return DH_OK;
 }
 
+static void link_cast(void *stream, int64_t n, dh_dtype from, const void *x, dh_dtype to, void *y)
+{
+    if (n > 0) dh_cuda_cast(stream, n, from, x, to, y);
+}
+
 static dh_status link_check(dh_ctx *ctx, dh_devlink *link)
 {
     cuda_link *l = (cuda_link *)link;
@@ -347,6 +353,7 @@ const dh_devlinks dh_cuda_nccl_links = {
     .check = link_check,
     .call = link_call,
     .zero = link_zero,
+    .cast = link_cast,
 };
 
 #else

@@ -18,6 +18,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "run/cuda/kernels.h"
+
 /* ---- rooms ------------------------------------------------------------------------------------
  */
 
@@ -264,6 +266,11 @@ static dh_status link_zero(dh_ctx *ctx, void *stream, void *at, size_t n_bytes)
     return DH_OK;
 }
 
+static void link_cast(void *stream, int64_t n, dh_dtype from, const void *x, dh_dtype to, void *y)
+{
+    if (n > 0) dh_cuda_cast(stream, n, from, x, to, y);
+}
+
 const dh_devlinks dh_cuda_peer_links = {
     .name = "copies on one GPU",
     .kind = DH_LINKS_DEVICE,
@@ -276,4 +283,5 @@ const dh_devlinks dh_cuda_peer_links = {
     .check = link_check,
     .call = link_call,
     .zero = link_zero,
+    .cast = link_cast,
 };

@@ -22,22 +22,82 @@ typedef struct transfer {
     const int64_t *lengths; /* of messages: to the members, from the members */
     dh_comm_xfer *xfers;    /* room for them */
     const dh_part_hook *progress;
+    dh_dtype wire;    /* type in which values of the three collectives travel; 0: their own */
+    dh_bf16 *rounded; /* room for them in that type */
 } transfer;
+
+/* ---- rounded values --------------------------------------------------------------------------
+ *
+ * A member's values are rounded to the nearest even, the communicator adds them in float32 in the
+ * order of the group and rounds the sum, and the result is widened. So all worlds give the same
+ * bits. The calls are made in place, in `rounded`. */
+
+static void round_values(const void *from, dh_bf16 *to, int64_t n)
+{
+    const float *x = from;
+    for (int64_t i = 0; i < n; i++) to[i] = dh_f32_to_bf16(x[i]);
+}
+
+static void widen_values(const dh_bf16 *from, void *to, int64_t n)
+{
+    float *y = to;
+    for (int64_t i = 0; i < n; i++) y[i] = dh_bf16_to_f32(from[i]);
+}
+
+static dh_bf16 *own_slice(const transfer *t, int64_t n)
+{
+    return t->rounded + dh_comm_group_index(t->group) * n;
+}
+
+static dh_status all_gather_rounded(dh_ctx *ctx, const transfer *t)
+{
+    const int64_t n = dh_tensor_elements(t->in);
+    dh_bf16 *own = own_slice(t, n);
+    round_values(t->send, own, n);
+    DH_TRY(dh_comm_all_gather(ctx, t->group, own, t->rounded, n, t->wire));
+    widen_values(t->rounded, t->recv, dh_tensor_elements(t->out));
+    return DH_OK;
+}
+
+static dh_status reduce_scatter_rounded(dh_ctx *ctx, const transfer *t)
+{
+    const int64_t n = dh_tensor_elements(t->out);
+    dh_bf16 *own = own_slice(t, n);
+    round_values(t->send, t->rounded, dh_tensor_elements(t->in));
+    DH_TRY(dh_comm_reduce_scatter(ctx, t->group, t->rounded, own, n, t->wire, DH_REDUCE_SUM));
+    widen_values(own, t->recv, n);
+    return DH_OK;
+}
+
+static dh_status all_reduce_rounded(dh_ctx *ctx, const transfer *t)
+{
+    const int64_t n = dh_tensor_elements(t->in);
+    round_values(t->send, t->rounded, n);
+    DH_TRY(dh_comm_all_reduce(ctx, t->group, t->rounded, t->rounded, n, t->wire, DH_REDUCE_SUM));
+    widen_values(t->rounded, t->recv, n);
+    return DH_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------
+ */
 
 static dh_status all_gather(dh_ctx *ctx, const transfer *t)
 {
+    if (t->wire != DH_F32) return all_gather_rounded(ctx, t);
     return dh_comm_all_gather_parts(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
                                     t->in->dtype, t->progress);
 }
 
 static dh_status reduce_scatter(dh_ctx *ctx, const transfer *t)
 {
+    if (t->wire != DH_F32) return reduce_scatter_rounded(ctx, t);
     return dh_comm_reduce_scatter_parts(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->out),
                                         t->out->dtype, DH_REDUCE_SUM, t->progress);
 }
 
 static dh_status all_reduce(dh_ctx *ctx, const transfer *t)
 {
+    if (t->wire != DH_F32) return all_reduce_rounded(ctx, t);
     return dh_comm_all_reduce(ctx, t->group, t->send, t->recv, dh_tensor_elements(t->in),
                               t->in->dtype, DH_REDUCE_SUM);
 }
@@ -164,7 +224,9 @@ static dh_status make_call(dh_ctx *ctx, const job *j, dh_comm_group *group, cons
                   .by = op->by,
                   .lengths = j->xfers ? &j->exec->program->lengths.at[block->lengths0] : NULL,
                   .xfers = j->xfers,
-                  .progress = &c->progress};
+                  .progress = &c->progress,
+                  .wire = (dh_dtype)op->wire,
+                  .rounded = c->work};
     return calls[op->type](ctx, &t);
 }
 
@@ -225,6 +287,7 @@ static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
         j->here.out[k] = transit;
         transit += aligned(n_bytes);
     }
+    if (dh_op_rounded_bytes(c->graph, c->op) > 0) j->here.work = transit;
     return DH_OK;
 }
 
@@ -256,6 +319,8 @@ dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *e)
         if (info->resource != DH_RES_COMM) continue;
         if (e->links[dh_instr_op(p, &p->instrs.at[i])->group]) continue;
         for (int k = 0; k < info->n_in + info->n_out; k++) sum += aligned(operand_bytes(e, i, k));
+        sum += aligned((uint64_t)dh_op_rounded_bytes(dh_instr_graph(p, &p->instrs.at[i]),
+                                                     dh_instr_op(p, &p->instrs.at[i])));
         *most = DH_MAX(*most, sum);
     }
     for (int s = 0; s < DH_N_STREAM; s++)

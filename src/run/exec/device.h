@@ -171,6 +171,8 @@ typedef struct dh_devlinks {
     dh_status (*check)(dh_ctx *ctx, dh_devlink *link);
     dh_status (*call)(dh_ctx *ctx, dh_devlink *link, void *stream, const dh_devlink_call *call);
     dh_status (*zero)(dh_ctx *ctx, void *stream, void *at, size_t n_bytes);
+    /* y [n] = x [n], rounded to the nearest even or widened. */
+    void (*cast)(void *stream, int64_t n, dh_dtype from, const void *x, dh_dtype to, void *y);
 } dh_devlinks;
 
 /* ---- the table ------------------------------------------------------------------------------ */

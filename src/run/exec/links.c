@@ -52,6 +52,25 @@ static dh_status collective(dh_ctx *ctx, const job *j, const operands *o, dh_dev
     return j->by->call(ctx, j->link, o->stream, &call);
 }
 
+/* The same of values that travel in another type, in place in the call's scratch. What a member begins and ends with there is all, or its own slice. */
+static dh_status rounded(dh_ctx *ctx, const job *j, const operands *o, dh_devlink_kind kind)
+{
+    const dh_dtype wire = (dh_dtype)o->call->op->wire;
+    const int64_t n_in = dh_tensor_elements(o->in), n_out = dh_tensor_elements(o->out);
+    const int64_t n_slice = DH_MIN(n_in, n_out);
+    char *all = o->call->work, *own = all + (size_t)(j->me * n_slice) * dh_dtype_bytes(wire);
+    void *from = n_in < n_out ? own : all, *to = n_out < n_in ? own : all;
+    const dh_devlink_call call = {
+        .kind = kind, .dtype = wire, .count = n_slice, .send = from, .recv = to};
+    const int64_t slice = n_slice * (int64_t)dh_dtype_bytes(wire);
+    j->by->cast(o->stream, n_in, o->in->dtype, o->call->in[0], wire, from);
+    dh_comm_add_sent(j->group, kind == DH_DEVLINK_ALL_REDUCE ? 2 * (slice - slice / j->n)
+                                                             : (j->n - 1) * slice);
+    DH_TRY(j->by->call(ctx, j->link, o->stream, &call));
+    j->by->cast(o->stream, n_out, wire, to, o->out->dtype, o->call->out[0]);
+    return DH_OK;
+}
+
 static dh_status transfer_in(dh_ctx *ctx, const job *j, const operands *o, dh_dtype dtype, size_t n,
                              int steps)
 {
@@ -104,6 +123,7 @@ static dh_status all_gather_parts(dh_ctx *ctx, const job *j, const operands *o)
 static dh_status all_gather(dh_ctx *ctx, const job *j, const operands *o)
 {
     const uint32_t n_parts = o->call->progress.n;
+    if (o->call->op->wire != DH_F32) return rounded(ctx, j, o, DH_DEVLINK_ALL_GATHER);
     const bool in_place = o->call->in[0] == (const char *)o->call->out[0] +
                                                 (size_t)j->me * (size_t)dh_tensor_bytes(o->in);
     const bool in_parts = n_parts > 1 && n_parts % (uint32_t)j->n == 0;
@@ -115,11 +135,13 @@ static dh_status all_gather(dh_ctx *ctx, const job *j, const operands *o)
 static dh_status reduce_scatter(dh_ctx *ctx, const job *j, const operands *o)
 {
     const uint32_t n_parts = o->call->progress.n;
+    if (o->call->op->wire != DH_F32) return rounded(ctx, j, o, DH_DEVLINK_REDUCE_SCATTER);
     return collective(ctx, j, o, DH_DEVLINK_REDUCE_SCATTER, o->out, n_parts > 1 ? n_parts : 0);
 }
 
 static dh_status all_reduce(dh_ctx *ctx, const job *j, const operands *o)
 {
+    if (o->call->op->wire != DH_F32) return rounded(ctx, j, o, DH_DEVLINK_ALL_REDUCE);
     return collective(ctx, j, o, DH_DEVLINK_ALL_REDUCE, o->in, 0);
 }
 
