@@ -50,6 +50,7 @@ typedef enum dh_attention_kernel {
 typedef struct dh_cluster_link {
     double bytes_per_s;         /* one direction; of a device (local), of a node (network) */
     double efficiency;          /* of that, sustained by collectives with large messages */
+    double most_bytes_per_s;    /* of a node: most that these sustain; 0: no limit (network) */
     double transfer_efficiency; /* of that, by messages from one device to another */
     double step_ns;             /* of one step of a collective, whatever its size */
     double in_switch_ns;        /* of an all-reduce that switches add up; 0: a ring's steps */

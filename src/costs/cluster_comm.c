@@ -53,10 +53,17 @@ static double local_rate(const dh_cluster *c, dh_cluster_span span, bool transfe
     return DH_MIN(own, c->between_bytes_per_s / groups);
 }
 
+/* Of a node. */
+static double network_rate(const dh_cluster *c, bool transfer)
+{
+    if (transfer) return c->network.bytes_per_s * c->network.transfer_efficiency;
+    const double rate = c->network.bytes_per_s * c->network.efficiency;
+    return c->network.most_bytes_per_s > 0 ? DH_MIN(rate, c->network.most_bytes_per_s) : rate;
+}
+
 static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
-    const double network_share = transfer ? c->network.transfer_efficiency : c->network.efficiency;
-    const double network = c->network.bytes_per_s * network_share / c->node_devices;
+    const double network = network_rate(c, transfer) / c->node_devices;
     const double per_node = (double)span.nodes.max_per_node;
     const bool whole = per_node >= c->node_devices; /* switches add for all of a node alone */
     return (wires){.n = (double)span.size,

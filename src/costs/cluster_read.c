@@ -163,16 +163,52 @@ static dh_status read_like(void *self, const char *path, const yaml_node_t *key,
     return st == DH_OK ? DH_OK : dh_ctx_while(r->ctx, "reading %s", place(r, node, at, sizeof at));
 }
 
+/* ---- links of another cluster ---------------------------------------------------------------- */
+
+static bool is_seen(const reader *r, const char *key)
+{
+    size_t n, i = 0;
+    const dh_cluster_setting *s = dh_cluster_settings(&n);
+    while (i < n && strcmp(s[i].key, key) != 0) i++;
+    return i < n && r->seen[i];
+}
+
+static void warn_of(const char *path, const char *section, double from, double to)
+{
+    dh_log(DH_LOG_WARN,
+           "%.200s: %s.gb_per_s is %g, and %s.efficiency is that of a link of %g (by like): "
+           "collectives on this one may reach another share of it; give %s.efficiency, from "
+           "nccl-tests for example (dhelix calibrate)",
+           path, section, to * 1e-9, section, from * 1e-9, section);
+}
+
+/* A share of a link was measured on it. With network.most_gb_per_s it is an adapter's, and nodes
+ * with fewer of them have it too. Who gives a share of his own has measured all of a node. */
+static void check_links(reader *r, const char *path, double local, double network)
+{
+    dh_cluster *c = r->cluster;
+    const bool own = is_seen(r, "network.efficiency");
+    if (own && !is_seen(r, "network.most_gb_per_s")) c->network.most_bytes_per_s = 0;
+    if (!isnan(local) && local != c->local.bytes_per_s && !is_seen(r, "local.efficiency"))
+        warn_of(path, "local", local, c->local.bytes_per_s);
+    const bool by_adapter = c->network.most_bytes_per_s > 0;
+    if (!isnan(network) && network != c->network.bytes_per_s && !own && !by_adapter)
+        warn_of(path, "network", network, c->network.bytes_per_s);
+}
+
 /* ---- documents --------------------------------------------------------------------------- */
 
-static dh_status read_root(reader *r)
+static dh_status read_root(reader *r, const char *path)
 {
     const yaml_node_t *root = dh_yaml_root(&r->yaml);
     if (!root || root->type != YAML_MAPPING_NODE)
         return dh_fail(r->ctx, DH_EFORMAT, "%.200s: a cluster file is a mapping of settings",
                        r->yaml.origin);
     DH_TRY(dh_yaml_each(&r->yaml, "", root, read_like, r));
-    return dh_yaml_each(&r->yaml, "", root, read_value, r);
+    const double local = r->cluster->local.bytes_per_s, network = r->cluster->network.bytes_per_s;
+    DH_TRY(dh_yaml_each(&r->yaml, "", root, read_value, r));
+    check_links(r, path, local, network);
+    return DH_OK;
 }
 
 static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const char *path,
@@ -184,7 +220,7 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
     DH_TRY(dh_yaml_open(ctx, path, true, text, n_bytes, &r.yaml));
     r.seen = calloc(n_settings, sizeof *r.seen);
     dh_status st =
-        r.seen ? read_root(&r) : dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
+        r.seen ? read_root(&r, path) : dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
     free(r.seen);
     dh_yaml_close(&r.yaml);
     return st;

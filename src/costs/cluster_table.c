@@ -100,6 +100,9 @@ static const dh_cluster_setting settings[] = {
          "network of a node, one direction, shared by its devices"),
     REAL("network.efficiency", network.efficiency, "", 1, 1e-3, 1,
          "share of it, collectives with large messages"),
+    OPTIONAL("network.most_gb_per_s", network.most_bytes_per_s, "GB/s", GIGA, 0, 1e6, 0,
+             "what collectives of a node sustain at most, however many adapters it has; 0 or "
+             "absent: as its adapters"),
     REAL("network.transfer_efficiency", network.transfer_efficiency, "", 1, 1e-3, 1,
          "share of it, messages from one device to one other"),
     OPTIONAL("network.tree", network.tree, "", 1, 1e-3, 1, 0.5,

@@ -167,6 +167,13 @@ printf 'like: h100\nnode: {devices: 4}\n' >"$tmp/four.yaml"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/four.yaml" --set parallel.tp=8 \
     --set parallel.dp=1
 says 'parallel.tp 8 spans nodes of 4 devices'
+# A share of a link that was measured on another one.
+printf 'like: h100\nnetwork: {gb_per_s: 50}\n' >"$tmp/narrow.yaml"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/narrow.yaml"
+check 'a share of another link is warned of' grep -q 'network.efficiency is that of a link of 400' "$tmp/err"
+printf 'like: a100\nnetwork: {gb_per_s: 50}\n' >"$tmp/narrow.yaml"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/narrow.yaml"
+check 'a share by adapter holds for fewer' awk '/network.efficiency is that of/ { exit 1 }' "$tmp/err"
 fails 1 'no strategy is called' "$dhelix" simulate "$tmp/job.yaml" --strategies dhelics
 
 # Layers that do not divide, as even as each schedule can; a split of a folded schedule's own.

@@ -88,6 +88,34 @@ static void test_like(void **state)
     dh_cluster_destroy(h800);
 }
 
+/* What collectives of a node sustain, GB/s, of a cluster that is like another one: by one of eight
+ * devices, which gathers from one other node half of a vector. */
+static double sustained(const char *text)
+{
+    enum { DEVICES = 8 };
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c;
+    const dh_cluster_span span = {.size = 2, .nodes = {.n_nodes = 2, .max_per_node = 1}};
+    assert_ok(&ctx, dh_cluster_parse(&ctx, text, strlen(text), "own.yaml", &c));
+    const double once = dh_cluster_collective(c, DH_OP_ALL_GATHER, 1e9, span).ns;
+    const double twice = dh_cluster_collective(c, DH_OP_ALL_GATHER, 2e9, span).ns;
+    assert_near(c->node_devices, DEVICES);
+    dh_cluster_destroy(c);
+    return DEVICES * 0.5e9 / (twice - once);
+}
+
+/* Four adapters reach their share, eight the limit of a node, and a share of one's own counts. */
+static void test_adapters(void **state)
+{
+    (void)state;
+    assert_near(sustained("like: a100\n"), 100);
+    assert_near(sustained("like: a100\nnetwork: {gb_per_s: 100}\n"), 92);
+    assert_near(sustained("like: selene\nnetwork: {gb_per_s: 50}\n"), 46);
+    assert_near(sustained("like: a100\nnetwork: {efficiency: 0.9}\n"), 180);
+    assert_near(sustained("like: a100\nnetwork: {efficiency: 0.9, most_gb_per_s: 150}\n"), 150);
+    assert_near(sustained("like: h100\nnetwork: {gb_per_s: 100, efficiency: 0.8}\n"), 80);
+}
+
 static void test_path(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -472,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_device_bytes),
         cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_like),
+        cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_path),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_gemm_waves),
