@@ -212,6 +212,15 @@ static inline int32_t dh_schedule_settles(const dh_schedule_row *row)
     return row->settles ? row->settles : 2;
 }
 
+/* Whether the order of micro-batches on a single stage is the row's own. It is where virtual stages
+ * take them in turn, or where a forward runs beside the backward of the micro-batch before it. With
+ * the others one stage has the order of 1F1B: F and B of each micro-batch. */
+static inline bool dh_schedule_orders_one_stage(const dh_schedule_row *row)
+{
+    const bool beside = row->pairs && row->placement == DH_PLACE_ROUND_ROBIN;
+    return row->n_chunks == 2 || row->breadth_first || beside;
+}
+
 /* All rows, in the order of `dhelix list schedules`. */
 const dh_schedule_row *const *dh_schedule_rows(size_t *n);
 /* errors    DH_EMISSING with the nearest name */

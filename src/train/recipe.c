@@ -241,8 +241,7 @@ dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *str
      * names one that does. */
     if (strategy->schedule && !row->pairs) DH_TRY(dh_schedule_find(ctx, strategy->schedule, &row));
     DH_TRY(check_planned(ctx, job, row));
-    /* One stage has one order, unless it is several that micro-batches go through in turn. */
-    if (job->pp == 1 && row->n_chunks != 2 && !row->breadth_first) return DH_OK;
+    if (job->pp == 1 && !dh_schedule_orders_one_stage(row)) return DH_OK;
     dh_arena *arena = dh_arena_create();
     if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a schedule");
     const dh_status st = generate(ctx, arena, job, row, recipe, n_micro, schedule);

@@ -48,7 +48,7 @@ static dh_status describe(estimate *e)
     if (at[DH_TUNE_CP_LINEAR] >= 0) r->linear_ring = at[DH_TUNE_CP_LINEAR] == DH_CP_LINEAR_LASP1;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
-    if (r->mesh.pp == 1 && e->schedule->n_chunks != 2 && !e->schedule->breadth_first)
+    if (r->mesh.pp == 1 && !dh_schedule_orders_one_stage(e->schedule))
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
     DH_TRY(tune_system_of(ctx, t, at[DH_TUNE_RECOMPUTE], &system));
     r->recompute = dh_recipe_recompute(&system.row, (dh_recompute_kind)at[DH_TUNE_RECOMPUTE]);

@@ -378,14 +378,14 @@ static bool is_folded(const dh_schedule_row *row)
 }
 
 /* One stage has one order, whatever the schedule (dh_job_schedule), so one wanted row
- * without folding stands for all: 1f1b, or the first. Breadth-first orders several stages. */
+ * without an order of its own stands for all: 1f1b, or the first. */
 static bool stands_for_all(const walk *w, size_t index)
 {
     size_t n, chosen = SIZE_MAX;
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     for (size_t i = 0; i < n; i++) {
         const bool is_default = strcmp(rows[i]->name, "1f1b") == 0;
-        if (!w->t->schedule_wanted[i] || is_folded(rows[i]) || rows[i]->breadth_first) continue;
+        if (!w->t->schedule_wanted[i] || dh_schedule_orders_one_stage(rows[i])) continue;
         if (chosen == SIZE_MAX || is_default) chosen = i;
     }
     return chosen == index;
@@ -402,7 +402,7 @@ static bool combines(const walk *w, const dh_strategy *strategy, size_t index)
     if (row->pairs != (policy->order != NULL)) return false;
     if (w->config.at[DH_TUNE_PP] > 1 || is_folded(row)) return true;
     if (row->breadth_first) return w->t->job->regather == DH_REGATHER_STAGE;
-    return stands_for_all(w, index);
+    return dh_schedule_orders_one_stage(row) || stands_for_all(w, index);
 }
 
 static dh_status each_schedule(walk *w, const dh_strategy *strategy)

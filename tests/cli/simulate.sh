@@ -114,6 +114,14 @@ close "$(json step_ms)" "$step_own" 0.000001
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --strategies sequential,dhelix \
     --set parallel.layer_split=4,4
 check 'dhelix-w cannot have this split' grep -qE '^dhelix +combined-1f1b x1 ' "$tmp/out"
+# Without a pipeline, too, a forward of the next micro-batch runs beside a backward.
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set parallel.pp=1 --set strategy=sequential \
+    --json
+in_turn=$(json step_ms)
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set parallel.pp=1 --set strategy=combined-1f1b \
+    --json
+check 'combined-1f1b hides on one stage' awk -v a="$in_turn" -v b="$(json step_ms)" \
+    'BEGIN { exit !(b < 0.97 * a) }'
 # A job that cannot be as it is given says so beside the rows that can.
 ok "$dhelix" simulate validation/jobs/nemo-llama3-70b.yaml --cluster h100 --set train.batch=16 \
     --set strategy=dhelix --strategies flux,dhelix
