@@ -66,7 +66,11 @@ typedef enum dh_mesh_axis {
     X(DH_GROUP_DP_CP_SHARE, "dp-cp-share", 2 | 4 | 8,                                              \
       "neighbouring ranks of dp-cp that share a block's parameters")                               \
     X(DH_GROUP_EDP_CP_SHARE, "edp-cp-share", 2 | 8,                                                \
-      "neighbouring ranks of edp-cp that share an expert's parameters")
+      "neighbouring ranks of edp-cp that share an expert's parameters")                            \
+    X(DH_GROUP_PP_ODD, "pp-odd", 16, "as pp, for transfers from odd ranks of it to the next")      \
+    X(DH_GROUP_PP_BACK, "pp-back", 16, "as pp, for transfers from odd ranks to the one before")    \
+    X(DH_GROUP_PP_BACK_ODD, "pp-back-odd", 16,                                                     \
+      "as pp, for transfers from even ranks to the one before")
 
 typedef enum dh_group_kind {
 #define X(code, name, axes, doc) code,
@@ -74,6 +78,24 @@ typedef enum dh_group_kind {
 #undef X
         DH_N_GROUPS
 } dh_group_kind;
+
+static inline bool dh_group_is_link(dh_group_kind group)
+{
+    return group == DH_GROUP_PP || group == DH_GROUP_PP_ODD || group == DH_GROUP_PP_BACK ||
+           group == DH_GROUP_PP_BACK_ODD;
+}
+
+/* The group of transfers from one rank of the pipeline to another, by the link between them and the
+ * direction. Links to the next rank are even or odd by their first rank; the one from the last rank
+ * to the first counts as the last rank's. So a rank's two links differ, unless their number is odd
+ * and transfers go round: then the first rank's two are one. */
+static inline dh_group_kind dh_mesh_link(int64_t from, int64_t to)
+{
+    const int64_t low = from < to ? from : to, high = from < to ? to : from;
+    const bool odd = (high - low == 1 ? low : high) % 2 == 1;
+    if (from < to) return odd ? DH_GROUP_PP_ODD : DH_GROUP_PP;
+    return odd ? DH_GROUP_PP_BACK_ODD : DH_GROUP_PP_BACK;
+}
 
 /* The two stages of a group that spans nodes: whole group, its members on one node, those at the
  * same place of every node. */
@@ -104,6 +126,12 @@ typedef struct dh_mesh {
 static inline int64_t dh_mesh_kv_ranks(const dh_model *model, int64_t tp)
 {
     return model->n_kv_heads > 0 && model->n_kv_heads < tp ? tp / model->n_kv_heads : 1;
+}
+
+/* Whether the mesh may have such a link (dh_mesh_link): two stages have no odd one. */
+static inline bool dh_mesh_has_link(const dh_mesh *mesh, dh_group_kind link)
+{
+    return mesh->pp > 2 || link == DH_GROUP_PP || link == DH_GROUP_PP_BACK;
 }
 
 typedef struct dh_coord {

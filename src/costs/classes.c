@@ -42,7 +42,9 @@ static void put_group(writer *w, const dh_cost_op *op)
 {
     const dh_group_kind group = (dh_group_kind)op->op->group;
     const dh_group_span span = dh_mesh_group_span(op->mesh, group, op->rank);
-    put(w, "; %s of %" PRId64 ", ", dh_group_name(group), dh_mesh_group_size(op->mesh, group));
+    /* All links of the pipeline are alike. */
+    const dh_group_kind named = dh_group_is_link(group) ? DH_GROUP_PP : group;
+    put(w, "; %s of %" PRId64 ", ", dh_group_name(named), dh_mesh_group_size(op->mesh, group));
     if (span.n_nodes == 1)
         put(w, "local");
     else

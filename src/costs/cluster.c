@@ -79,8 +79,8 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
     dh_cluster_span span = dh_cluster_span_of(c, op->mesh, group, op->rank);
     span.distance = op->op->by;
-    const double ns = dh_cluster_collective(c, op->op->type, bytes, span).ns +
-                      dh_cluster_narrowing_ns(c, op);
+    const double ns =
+        dh_cluster_collective(c, op->op->type, bytes, span).ns + dh_cluster_narrowing_ns(c, op);
     if (op->op->type != DH_OP_SCATTER_STEP) return ns;
     return ns - (span.nodes.n_nodes > 1 ? c->network.step_ns : c->local.step_ns) + c->trigger_ns;
 }
@@ -110,6 +110,7 @@ static bool is_step_beside(const dh_cost_op *step, const dh_cost_op *other)
 /* From OEF alone: both slowed down alike, by 2 - OEF, while they run together (pairing.h). */
 static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
 {
+    if (dh_costs_are_duplex(a, b)) return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
     if (is_step_beside(a, b)) return beside_step(self, true);
     if (is_step_beside(b, a)) return beside_step(self, false);
     const double oef = dh_cluster_oef(self, dh_cluster_class_of(a), dh_cluster_class_of(b));

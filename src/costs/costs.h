@@ -91,6 +91,14 @@ static inline dh_engine dh_cost_engine(const dh_cost_op *op)
     return dh_stream_engine(dh_cost_stream(op));
 }
 
+/* Whether the operators use opposite directions of a rank's link: it sends one message to a stage
+ * and receives another. Links are full duplex, so neither takes anything from the other. */
+static inline bool dh_costs_are_duplex(const dh_cost_op *a, const dh_cost_op *b)
+{
+    const dh_op_type s = a->op->type, t = b->op->type;
+    return (s == DH_OP_SEND && t == DH_OP_RECV) || (s == DH_OP_RECV && t == DH_OP_SEND);
+}
+
 /* ---- estimates ------------------------------------------------------------------------ */
 
 /* Rates by which operators are estimated; 0: the default in estimates.c. */

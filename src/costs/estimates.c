@@ -76,6 +76,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_op *b)
 {
     (void)self;
+    if (dh_costs_are_duplex(a, b)) return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
     if (dh_cost_engine(a) == dh_cost_engine(b)) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
     return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
 }

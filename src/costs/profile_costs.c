@@ -127,6 +127,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 static dh_op_rates not_known(const by_profile *own, const dh_cost_op *a, const dh_cost_op *b)
 {
     const dh_engine s = dh_cost_engine(a), t = dh_cost_engine(b);
+    if (dh_costs_are_duplex(a, b)) return (dh_op_rates){1, 1, DH_PAIR_MODELLED};
     if (s == t) return (dh_op_rates){.5, .5, DH_PAIR_MODELLED};
     if (!isnan(own->rate[s][t]))
         return (dh_op_rates){own->rate[s][t], own->rate[t][s], DH_PAIR_MODELLED};

@@ -97,9 +97,10 @@ static const dh_system systems[] = {
                HAS(LOSS_WAITS) | HAS(MATRIX_COLLECTIVES)},
     {.name = "composer",
      .doc = "MosaicML's Composer with FSDP, 2023: blocks not compiled, fused LayerNorm",
-     .source = "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "
-               "2307.08691), 3; mixed_precision PURE in its submit_benchmarks.py: gradients reduced in "
-             "bf16",
+     .source =
+         "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "
+         "2307.08691), 3; mixed_precision PURE in its submit_benchmarks.py: gradients reduced in "
+         "bf16",
      .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) | HAS(FIRST_FLASH) |
                HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(HALF_GRADIENTS)},
     {.name = "torchtitan",

@@ -757,9 +757,10 @@ dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t 
                                    dh_graph **graph);
 
 /* A send of x_in or a receive of x_out between pipeline stages: rows x width. With n_experts also a
- * transfer of DH_STATE_ROUTER: sums so far travel forward, the complete sums back. */
-dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int64_t rows, int64_t width, dh_dtype dtype,
-                              int64_t n_experts, dh_graph **graph);
+ * transfer of DH_STATE_ROUTER: sums so far travel forward, the complete sums back.
+ * in        group: of the link and direction (dh_mesh_link) */
+dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int32_t group, int64_t rows, int64_t width,
+                              dh_dtype dtype, int64_t n_experts, dh_graph **graph);
 
 #ifdef __cplusplus
 }

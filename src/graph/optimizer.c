@@ -520,8 +520,8 @@ static uint32_t add_router(builder *b, int64_t n_experts)
     return add(b, &t);
 }
 
-dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int64_t rows, int64_t width, dh_dtype dtype,
-                              int64_t n_experts, dh_graph **graph)
+dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int32_t group, int64_t rows, int64_t width,
+                              dh_dtype dtype, int64_t n_experts, dh_graph **graph)
 {
     builder b = {0};
     DH_TRY(start(ctx, &b, DH_BLOCK_LINK, dtype));
@@ -535,10 +535,10 @@ dh_status dh_graph_build_link(dh_ctx *ctx, bool send, int64_t rows, int64_t widt
                    .which = DH_NONE};
     uint32_t id = add(&b, &x);
     const dh_op_type type = send ? DH_OP_SEND : DH_OP_RECV;
-    add_op(&b, type, DH_PHASE_F, DH_NONE, DH_GROUP_PP, IDS(id), IDS(id));
+    add_op(&b, type, DH_PHASE_F, DH_NONE, group, IDS(id), IDS(id));
     if (n_experts > 0) {
         uint32_t router = add_router(&b, n_experts);
-        add_op(&b, type, DH_PHASE_F, DH_NONE, DH_GROUP_PP, IDS(router), IDS(router));
+        add_op(&b, type, DH_PHASE_F, DH_NONE, group, IDS(router), IDS(router));
     }
     *(send ? &b.graph->x_in : &b.graph->x_out) = id;
     return finish(ctx, &b, graph);

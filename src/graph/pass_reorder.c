@@ -43,7 +43,7 @@ typedef struct known {
     bool whole;     /* all rows are there, too */
     dh_phase phase; /* in which they came, and which the gather belongs to */
     uint32_t again; /* all rows, gathered for weight gradients; DH_NONE */
-    uint32_t same;  /* bit g: the same on all ranks of group g */
+    uint64_t same;  /* bit g: the same on all ranks of group g */
     bool read;      /* by an operator of the graph as it was */
     bool updated;   /* in its place: it is left, whoever reads it */
     bool moment;    /* nobody does but who updates it */
@@ -76,14 +76,14 @@ static known *of(mover *m, uint32_t id)
     return &m->at.at[id];
 }
 
-static uint32_t same_at_first(const dh_tensor *t)
+static uint64_t same_at_first(const dh_tensor *t)
 {
     for (int a = 0; a < t->ndim; a++)
         if (dh_axis_is_split(t->axis[a])) return 0;
-    return UINT32_MAX;
+    return UINT64_MAX;
 }
 
-_Static_assert((int)DH_N_GROUPS <= 32, "a bit a group");
+_Static_assert((int)DH_N_GROUPS <= 64, "a bit a group");
 
 static int64_t members(const mover *m, int32_t group)
 {
@@ -227,18 +227,18 @@ static const char *why_not(mover *m, const dh_op *op, const rewrite_row_op *row,
 
 /* A collective makes its result the same on all of its group; what moves data elsewhere, nothing.
  */
-static uint32_t same_after(mover *m, const dh_op *op)
+static uint64_t same_after(mover *m, const dh_op *op)
 {
     const dh_op_info *info = dh_op_info_of(op->type);
-    uint32_t same = UINT32_MAX;
+    uint64_t same = UINT64_MAX;
     for (int k = 0; k < info->n_in; k++)
         if (op->in[k] != DH_NONE) same &= of(m, dh_graph_storage(m->to.graph, op->in[k]))->same;
     if (info->resource != DH_RES_COMM) return same;
     const bool everywhere = op->type == DH_OP_ALL_GATHER || op->type == DH_OP_ALL_REDUCE;
-    return everywhere ? same | 1u << op->group : 0;
+    return everywhere ? same | UINT64_C(1) << op->group : 0;
 }
 
-static void note_outputs(mover *m, const dh_op *op, uint32_t same)
+static void note_outputs(mover *m, const dh_op *op, uint64_t same)
 {
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
         if (op->out[k] == DH_NONE) continue;
@@ -310,7 +310,7 @@ static void leave(mover *m, const dh_op *op, const char *why)
 static void rewrite_op(mover *m, const dh_op *op)
 {
     const rewrite_row_op *row = rewrite_row_op_of(op->type);
-    const uint32_t same = same_after(m, op);
+    const uint64_t same = same_after(m, op);
     note_outputs(m, op, same);
     if (put_off(m, op)) return;
     const int32_t group = row->in ? group_of(m, op, row) : -1;
@@ -328,7 +328,7 @@ static void rewrite_op(mover *m, const dh_op *op)
 static void enter_sliced(mover *m, uint32_t *end)
 {
     if (*end == DH_NONE || m->to.failed) return;
-    of(m, *end)->same = UINT32_MAX;
+    of(m, *end)->same = UINT64_MAX;
     *end = add_own(m, *end, DH_GROUP_TP);
 }
 

@@ -30,13 +30,23 @@ dh_traffic dh_stream_traffic(dh_stream stream)
  * reduction would stand before what the next stage or the next operator waits for. A transfer
  * between stages waits for the other one, and would hold up the layers meanwhile. */
 static const dh_traffic traffic_of[DH_N_GROUPS] = {
-    [DH_GROUP_DP] = DH_TRAFFIC_DATA,           [DH_GROUP_EDP] = DH_TRAFFIC_DATA,
-    [DH_GROUP_DP_CP] = DH_TRAFFIC_DATA,        [DH_GROUP_EDP_CP] = DH_TRAFFIC_DATA,
-    [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,        [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
-    [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA,     [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
-    [DH_GROUP_DP_CP_COPIES] = DH_TRAFFIC_DATA, [DH_GROUP_EDP_CP_COPIES] = DH_TRAFFIC_DATA,
-    [DH_GROUP_DP_CP_SHARE] = DH_TRAFFIC_DATA,  [DH_GROUP_EDP_CP_SHARE] = DH_TRAFFIC_DATA,
-    [DH_GROUP_STAGE] = DH_TRAFFIC_DATA,        [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
+    [DH_GROUP_DP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_EDP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP_CP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_EDP_CP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_TP_PP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_EMBED] = DH_TRAFFIC_DATA,
+    [DH_GROUP_TP_EP_PP] = DH_TRAFFIC_DATA,
+    [DH_GROUP_WORLD] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP_CP_COPIES] = DH_TRAFFIC_DATA,
+    [DH_GROUP_EDP_CP_COPIES] = DH_TRAFFIC_DATA,
+    [DH_GROUP_DP_CP_SHARE] = DH_TRAFFIC_DATA,
+    [DH_GROUP_EDP_CP_SHARE] = DH_TRAFFIC_DATA,
+    [DH_GROUP_STAGE] = DH_TRAFFIC_DATA,
+    [DH_GROUP_PP] = DH_TRAFFIC_STAGES,
+    [DH_GROUP_PP_ODD] = DH_TRAFFIC_STAGES_ODD,
+    [DH_GROUP_PP_BACK] = DH_TRAFFIC_BACK,
+    [DH_GROUP_PP_BACK_ODD] = DH_TRAFFIC_BACK_ODD,
 };
 
 static dh_traffic traffic_for(dh_group_kind group)
@@ -51,7 +61,10 @@ static dh_traffic traffic_on(const dh_mesh *mesh, dh_group_kind group)
 {
     const bool apart[DH_N_TRAFFIC] = {[DH_TRAFFIC_DATA] =
                                           mesh->dp > 1 || dh_group_joins_copies(group),
-                                      [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1};
+                                      [DH_TRAFFIC_STAGES] = mesh->tp * mesh->cp * mesh->ep > 1,
+                                      [DH_TRAFFIC_STAGES_ODD] = true,
+                                      [DH_TRAFFIC_BACK] = true,
+                                      [DH_TRAFFIC_BACK_ODD] = true};
     return apart[traffic_for(group)] ? traffic_for(group) : DH_TRAFFIC_LAYERS;
 }
 

@@ -18,7 +18,12 @@ extern "C" {
 typedef enum dh_traffic {
     DH_TRAFFIC_LAYERS, /* tensor, context and expert parallelism */
     DH_TRAFFIC_DATA,   /* data parallelism: gradients, parameters, the gradient norm */
-    DH_TRAFFIC_STAGES, /* transfers between stages of the pipeline */
+    /* Transfers between ranks of the pipeline, by link and direction: those of a rank's two links,
+     * and of the directions of each, go at once. Links from even and from odd ranks to the next. */
+    DH_TRAFFIC_STAGES,
+    DH_TRAFFIC_STAGES_ODD,
+    DH_TRAFFIC_BACK,
+    DH_TRAFFIC_BACK_ODD,
     DH_N_TRAFFIC
 } dh_traffic;
 
@@ -30,7 +35,13 @@ typedef enum dh_traffic {
     X(DH_STREAM_LOCAL_DATA, "local-data", DH_ENGINE_LOCAL, DH_TRAFFIC_DATA)                        \
     X(DH_STREAM_CROSS_DATA, "cross-data", DH_ENGINE_CROSS, DH_TRAFFIC_DATA)                        \
     X(DH_STREAM_LOCAL_STAGES, "local-pipe", DH_ENGINE_LOCAL, DH_TRAFFIC_STAGES)                    \
-    X(DH_STREAM_CROSS_STAGES, "cross-pipe", DH_ENGINE_CROSS, DH_TRAFFIC_STAGES)
+    X(DH_STREAM_CROSS_STAGES, "cross-pipe", DH_ENGINE_CROSS, DH_TRAFFIC_STAGES)                    \
+    X(DH_STREAM_LOCAL_ODD, "local-pipe-odd", DH_ENGINE_LOCAL, DH_TRAFFIC_STAGES_ODD)               \
+    X(DH_STREAM_CROSS_ODD, "cross-pipe-odd", DH_ENGINE_CROSS, DH_TRAFFIC_STAGES_ODD)               \
+    X(DH_STREAM_LOCAL_BACK, "local-back", DH_ENGINE_LOCAL, DH_TRAFFIC_BACK)                        \
+    X(DH_STREAM_CROSS_BACK, "cross-back", DH_ENGINE_CROSS, DH_TRAFFIC_BACK)                        \
+    X(DH_STREAM_LOCAL_BACK_ODD, "local-back-odd", DH_ENGINE_LOCAL, DH_TRAFFIC_BACK_ODD)            \
+    X(DH_STREAM_CROSS_BACK_ODD, "cross-back-odd", DH_ENGINE_CROSS, DH_TRAFFIC_BACK_ODD)
 
 typedef enum dh_stream {
 #define X(code, name, engine, traffic) code,

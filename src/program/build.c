@@ -47,13 +47,19 @@ static dh_status add_graph(dh_ctx *ctx, plan *b, dh_block_kind kind, int64_t lay
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
-static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, bool routers, uint32_t *graph)
+static int link_index(dh_group_kind group)
+{
+    return group == DH_GROUP_PP ? 0 : 1 + (int)(group - DH_GROUP_PP_ODD);
+}
+
+static dh_status add_link_graph(dh_ctx *ctx, plan *b, bool send, dh_group_kind group, bool routers,
+                                uint32_t *graph)
 {
     if (*graph != DH_NONE) return DH_OK;
     const dh_recipe *r = &b->spec->recipe;
     dh_graph *g;
-    DH_TRY(dh_graph_build_link(ctx, send, dh_recipe_stream_rows(r), r->model.width, r->dtype,
-                               routers ? r->model.n_experts : 0, &g));
+    DH_TRY(dh_graph_build_link(ctx, send, (int32_t)group, dh_recipe_stream_rows(r), r->model.width,
+                               r->dtype, routers ? r->model.n_experts : 0, &g));
     return dh_emit_add_graph(ctx, b->emitter, g, graph);
 }
 
@@ -76,8 +82,11 @@ static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const s
     int32_t peer = b->schedule->rank_of[from->copy * b->schedule->n_stages + other_stage];
     if (peer == b->pipe_rank) return DH_OK;
     const bool routers = carries_routers(b, from->id, other_stage);
-    uint32_t *graph = send ? &b->send_graph[routers] : &b->recv_graph[routers];
-    DH_TRY(add_link_graph(ctx, b, send, routers, graph));
+    const dh_group_kind group =
+        send ? dh_mesh_link(b->pipe_rank, peer) : dh_mesh_link(peer, b->pipe_rank);
+    const int way = link_index(group);
+    uint32_t *graph = send ? &b->send_graph[routers][way] : &b->recv_graph[routers][way];
+    DH_TRY(add_link_graph(ctx, b, send, group, routers, graph));
     DH_TRY(dh_emit_add_block(ctx, b->emitter, *graph, 0, link));
     dh_block *block = dh_emit_block(b->emitter, *link);
     block->peer = peer;

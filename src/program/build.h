@@ -44,7 +44,8 @@ typedef struct plan {
     /* By dh_model_layer_kind, likewise. */
     uint32_t layer_graphs[DH_N_LAYER_KINDS], experts_graphs[DH_N_LAYER_KINDS],
         adapters_graphs[DH_N_LAYER_KINDS];
-    uint32_t send_graph[2], recv_graph[2]; /* without and with sums of routers */
+    /* Without and with sums of routers; by link and direction. */
+    uint32_t send_graph[2][4], recv_graph[2][4];
     unsigned char *loaded;                 /* by micro-batch */
     DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
     size_t n_gathers;                      /* that have been emitted, of buckets */

@@ -205,8 +205,7 @@ static dh_status add_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f, su
     const uint32_t which =
         dh_reductions_kind(r, f->first_block) == DH_BLOCK_HEAD ? DH_PARAM_HEAD_W : DH_PARAM_WTE;
     const uint32_t param = p->blocks.at[f->first_block].params[which];
-    return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none,
-                   DH_F32);
+    return add_sum(ctx, r, list, DH_GROUP_EMBED, p->homes.at[param].at[DH_BUF_GRAD], none, DH_F32);
 }
 
 /* ---- gradients that do not persist ---------------------------------------------------------- */
@@ -278,8 +277,7 @@ static dh_status add_matrices(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
         if (r->spec->recipe.sharing.moments)
             DH_TRY(add_shard_sum(ctx, r, list, group, piece, shard_of(f, k, piece, which)));
         else
-            DH_TRY(
-                add_whole_sum(ctx, r, list, group, piece, r->spec->recipe.grad_dtype));
+            DH_TRY(add_whole_sum(ctx, r, list, group, piece, r->spec->recipe.grad_dtype));
     }
     return DH_OK;
 }

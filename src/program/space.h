@@ -19,7 +19,7 @@ typedef struct dh_space_span {
     const dh_space *space; /* NULL: nothing in use */
     uint32_t t0, t1;
 } dh_space_span;
-enum { DH_MAX_SPANS = 8 };
+enum { DH_MAX_SPANS = 16 };
 
 /* Lowest start, at or above `from`, of n_bytes that are free at all times of all spans. */
 uint64_t dh_space_lowest(const dh_space_span *spans, size_t n_spans, uint64_t from,

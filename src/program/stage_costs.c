@@ -44,8 +44,8 @@ static dh_status time_block(dh_ctx *ctx, const dh_recipe *r, dh_block_kind kind,
 static dh_status time_link(dh_ctx *ctx, const dh_recipe *r, double *ns)
 {
     dh_graph *g;
-    DH_TRY(dh_graph_build_link(ctx, true, dh_recipe_stream_rows(r), r->model.width, r->dtype,
-                               r->model.n_experts, &g));
+    DH_TRY(dh_graph_build_link(ctx, true, DH_GROUP_PP, dh_recipe_stream_rows(r), r->model.width,
+                               r->dtype, r->model.n_experts, &g));
     *ns = sum_ops(r, g).of[DH_PHASE_F];
     dh_graph_destroy(g);
     return DH_OK;

@@ -84,8 +84,8 @@ static dh_status find_transfer(estimate *e)
     dh_graph *g;
     e->basis.transfer = (tune_transfer){0};
     if (s->mesh.pp == 1) return DH_OK;
-    DH_TRY(dh_graph_build_link(e->ctx, true, dh_recipe_stream_rows(s), s->model.width, s->dtype,
-                               s->model.n_experts, &g));
+    DH_TRY(dh_graph_build_link(e->ctx, true, DH_GROUP_PP, dh_recipe_stream_rows(s), s->model.width,
+                               s->dtype, s->model.n_experts, &g));
     tune_transfer *t = &e->basis.transfer;
     for (size_t i = 0; i < g->ops.n; i++) {
         const dh_cost_op at = {g, &g->ops.at[i], &s->mesh, 0};

@@ -151,7 +151,7 @@ static void both_ends_of_a_transfer_are_one_class(void **state)
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, 1, 2, 1, 1, 2, 0, &mesh));
     for (int send = 0; send < 2; send++) {
         dh_graph *g;
-        assert_ok(&ctx, dh_graph_build_link(&ctx, send, 128, 64, DH_BF16, 0, &g));
+        assert_ok(&ctx, dh_graph_build_link(&ctx, send, DH_GROUP_PP, 128, 64, DH_BF16, 0, &g));
         dh_op op = g->ops.at[0];
         op.group = DH_GROUP_PP;
         const dh_cost_op at = {g, &op, &mesh, send ? 0 : 1};

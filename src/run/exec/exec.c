@@ -80,6 +80,19 @@ static dh_status create_group(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, int s
     return st;
 }
 
+/* A link of the pipeline joins two ranks, and its group has all. So each rank of several stages
+ * creates the groups of all links, its own and those of others. */
+static void add_links_of_others(const dh_program *p, int stream_of[DH_N_GROUPS])
+{
+    bool any = false;
+    for (int kind = 0; kind < DH_N_GROUPS; kind++)
+        any |= dh_group_is_link((dh_group_kind)kind) && stream_of[kind] >= 0;
+    for (int kind = 0; any && kind < DH_N_GROUPS; kind++)
+        if (dh_group_is_link((dh_group_kind)kind) &&
+            dh_mesh_has_link(&p->mesh, (dh_group_kind)kind))
+            stream_of[kind] = (int)dh_stream_of_group((dh_group_kind)kind, &p->mesh, p->rank);
+}
+
 /* Every rank creates the groups it uses in the order of their kinds, which all
  * members share. */
 static dh_status create_groups(dh_ctx *ctx, dh_exec *e)
@@ -91,6 +104,7 @@ static dh_status create_groups(dh_ctx *ctx, dh_exec *e)
         const dh_op *op = dh_instr_op(p, &p->instrs.at[i]);
         if (communicates(op)) stream_of[op->group] = p->instrs.at[i].stream;
     }
+    add_links_of_others(p, stream_of);
     for (int kind = 0; kind < DH_N_GROUPS; kind++)
         if (stream_of[kind] >= 0)
             DH_TRY(create_group(ctx, e, (dh_group_kind)kind, stream_of[kind]));

@@ -384,7 +384,9 @@ static dh_stream stream_of(const dh_exec *e, int kind)
         if (dh_op_info_of(op->type)->resource == DH_RES_COMM && (int)op->group == kind)
             return (dh_stream)p->instrs.at[i].stream;
     }
-    return DH_STREAM_LOCAL;
+    return dh_group_is_link((dh_group_kind)kind)
+               ? dh_stream_of_group((dh_group_kind)kind, &p->mesh, p->rank)
+               : DH_STREAM_LOCAL;
 }
 
 dh_status dh_exec_create_links(dh_ctx *ctx, dh_exec *e)
