@@ -175,6 +175,16 @@ printf 'like: h100\nnode: {devices: 4}\n' >"$tmp/four.yaml"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/four.yaml" --set parallel.tp=8 \
     --set parallel.dp=1
 says 'parallel.tp 8 spans nodes of 4 devices'
+# Both directions of a link at once: over a slow one, 16 messages forth and 16 back take the time of 16.
+cat >"$tmp/two.yaml" <<EOF
+model: {family: gpt2, n_layers: 2, width: 1600, n_heads: 25, vocab: 1024, max_seq: 1024, tied_head: false}
+train: {batch: 16, micro_batch: 1, seq_len: 1024, dtype: bf16}
+parallel: {pp: 2, schedule: 1f1b}
+EOF
+printf 'like: a100\nnode: {devices: 1}\nnetwork: {gb_per_s: 0.0625, transfer_efficiency: 0.9, step_us: 0}\n' >"$tmp/wire.yaml"
+ok "$dhelix" simulate "$tmp/two.yaml" --cluster "$tmp/wire.yaml" --json
+check 'both directions run at once' awk -v ms="$(json step_ms)" \
+    'BEGIN { all = 16 * 1024 * 1600 * 2 / 0.05625e9 * 1e3; exit !(ms > all && ms < 1.25 * all) }'
 # A share of a link that was measured on another one.
 printf 'like: h100\nnetwork: {gb_per_s: 50}\n' >"$tmp/narrow.yaml"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster "$tmp/narrow.yaml"
