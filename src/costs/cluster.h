@@ -185,6 +185,13 @@ dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mes
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
                                          dh_cluster_span span);
 
+/* Time of an exchange of rows that sends a token once to every node with experts of its choice, and
+ * on from there to their ranks: expected, where every choice is as likely.
+ * in        bytes: of all rows, one for each choice; n_experts: over the group, top_k of them a token
+ *           chooses */
+double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluster_span span,
+                              double n_experts, double top_k);
+
 const char *dh_cluster_class_name(dh_cluster_class cls);
 dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);
 /* The same by type and engine alone. */

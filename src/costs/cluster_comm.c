@@ -53,17 +53,38 @@ static double local_rate(const dh_cluster *c, dh_cluster_span span, bool transfe
     return DH_MIN(own, c->between_bytes_per_s / groups);
 }
 
-/* Of a node. */
-static double network_rate(const dh_cluster *c, bool transfer)
+/* Every member has something of its own for every other. */
+static bool is_personal(dh_op_type type)
 {
-    if (transfer) return c->network.bytes_per_s * c->network.transfer_efficiency;
+    return type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS;
+}
+
+static bool is_transfer(dh_op_type type)
+{
+    return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SHIFT ||
+           type == DH_OP_SCATTER_STEP || type == DH_OP_SEND || type == DH_OP_RECV ||
+           type == DH_OP_MESSAGES;
+}
+
+/* Messages of a pair of ranks each. */
+static bool is_of_pairs(dh_op_type type)
+{
+    return is_personal(type) || is_transfer(type);
+}
+
+/* Of a node. NCCL has no ring for an exchange: it sends messages (nccl, src/enqueue.cc: tasks of
+ * pairs). */
+static double network_rate(const dh_cluster *c, dh_op_type type)
+{
+    if (is_of_pairs(type)) return c->network.bytes_per_s * c->network.transfer_efficiency;
     const double rate = c->network.bytes_per_s * c->network.efficiency;
     return c->network.most_bytes_per_s > 0 ? DH_MIN(rate, c->network.most_bytes_per_s) : rate;
 }
 
-static wires wires_of(const dh_cluster *c, dh_cluster_span span, bool transfer)
+static wires wires_of(const dh_cluster *c, dh_cluster_span span, dh_op_type type)
 {
-    const double network = network_rate(c, transfer) / c->node_devices;
+    const bool transfer = is_transfer(type);
+    const double network = network_rate(c, type) / c->node_devices;
     const double per_node = (double)span.nodes.max_per_node;
     const bool whole = per_node >= c->node_devices; /* switches add for all of a node alone */
     return (wires){.n = (double)span.size,
@@ -102,12 +123,6 @@ static double ring_step(const wires *w)
 static double rounds_of(dh_op_type type)
 {
     return type == DH_OP_ALL_REDUCE ? 2 : 1;
-}
-
-/* Every member has something of its own for every other. */
-static bool is_personal(dh_op_type type)
-{
-    return type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS;
 }
 
 static double ring_ns(const wires *w, dh_op_type type, double bytes)
@@ -184,13 +199,6 @@ static double messages_ns(const wires *w, double bytes)
     return w->nodes <= 1 ? w->direct + bytes / w->local : w->network_step + bytes / w->network;
 }
 
-static bool is_transfer(dh_op_type type)
-{
-    return type == DH_OP_RING_EXCHANGE || type == DH_OP_RING_EXCHANGE_BOTH || type == DH_OP_SHIFT ||
-           type == DH_OP_SCATTER_STEP || type == DH_OP_SEND || type == DH_OP_RECV ||
-           type == DH_OP_MESSAGES;
-}
-
 /* Two members of one node on different switches. Members come in rank order. */
 static bool is_spread(const dh_cluster *c, const dh_mesh *mesh, dh_group_kind group, int64_t rank)
 {
@@ -220,7 +228,7 @@ dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mes
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
                                          dh_cluster_span span)
 {
-    const wires w = wires_of(cluster, span, is_transfer(type));
+    const wires w = wires_of(cluster, span, type);
     if (span.size <= 1) return (dh_collective_time){0, DH_COLLECTIVE_NEIGHBOUR};
     if (type == DH_OP_MESSAGES)
         return (dh_collective_time){messages_ns(&w, bytes), DH_COLLECTIVE_DIRECT};
@@ -239,4 +247,30 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
     for (int i = 1; i < DH_N_COLLECTIVE; i++)
         if (ns[i] < ns[best]) best = i;
     return (dh_collective_time){ns[best], (dh_collective)best};
+}
+
+/* Places with an expert of a token's choice, of so many that share the experts evenly: each is
+ * missed by all choices with C(n - n / places, k) of C(n, k). */
+static double places_chosen(double places, double n_experts, double top_k)
+{
+    double missed = 1;
+    for (double i = 0; i < top_k; i++)
+        missed *= DH_MAX(n_experts - n_experts / places - i, 0) / DH_MAX(n_experts - i, 1);
+    return places * (1 - missed);
+}
+
+/* To the rank at the sender's place of every other node; on every node to those of its ranks with
+ * experts that were chosen, what came from others and what is its own alike. Both at the same
+ * time. */
+double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluster_span span,
+                              double n_experts, double top_k)
+{
+    const wires w = wires_of(cluster, span, DH_OP_ALL_TO_ALL);
+    const double token = bytes / DH_MAX(top_k, 1);
+    if (span.size <= 1) return 0;
+    const double ranks = places_chosen(w.n, n_experts, top_k);
+    const double near_ns = w.direct + token * ranks * (w.per_node - 1) / w.per_node / w.local;
+    if (w.nodes <= 1) return near_ns;
+    const double nodes = places_chosen(w.nodes, n_experts, top_k) * (w.nodes - 1) / w.nodes;
+    return DH_MAX(near_ns, w.network_step + token * nodes / w.network);
 }

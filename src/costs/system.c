@@ -6,6 +6,7 @@
 
 #include "config/settings.h"
 #include "costs/cluster_ops.h"
+#include "costs/experts.h"
 #include "costs/launches.h"
 
 static const char *const trait_names[] = {
@@ -436,6 +437,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     /* Gradients that have the type already are not rounded to it. */
     if (dh_system_has(&c->system, DH_TRAIT_HALF_GRADIENTS))
         t.ns -= dh_cluster_narrowing_ns(&c->cluster, op);
+    t.ns = dh_expert_ns(&c->system, &c->cluster, op, t.ns);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_torch_ring(c, op->op)) t.ns *= TORCH_RINGS_FACTOR;
     if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
@@ -464,6 +466,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 static bool host_waits_for(const system_costs *c, const dh_op *op)
 {
     if (is_transfer(op)) return dh_system_has(&c->system, DH_TRAIT_HOST_WAITS);
+    if (dh_expert_waits(&c->system, op)) return true;
     return op->type == DH_OP_LOSS && dh_system_has(&c->system, DH_TRAIT_LOSS_WAITS);
 }
 
@@ -472,6 +475,8 @@ static double n_launches(const system_costs *c, const dh_cost_op *op)
     if (dh_system_has(&c->system, DH_TRAIT_CAPTURED) && op->graph->kind == DH_BLOCK_LAYER)
         return op->op == &op->graph->ops.at[0];
     if (!dh_system_has(&c->system, DH_TRAIT_TORCH_KERNELS)) return 1;
+    const double of_experts = dh_expert_launches(&c->system, op);
+    if (of_experts > 0) return of_experts;
     return dh_torch_launches(op, c->cluster.attention != DH_ATTENTION_BLOCKWISE,
                              dh_system_has(&c->system, DH_TRAIT_EAGER));
 }

@@ -7,16 +7,14 @@
  *   4. the best with layers by costs (split.c), where the job leaves them even
  * What the job fixes stays: a schedule that makes pairs, a split of the layers. Schedules with two
  * copies of the model are left to the job, since they take twice the memory of its weights. */
-#include <stdio.h>
 #include <string.h>
 
 #include "train/recipe.h"
 #include "train/simulation.h"
 
 enum {
-    MOST = 64,  /* candidates */
-    SPLITS = 1, /* TUNING: schedules whose best is also tried with layers by costs */
-    TEXT_BYTES = 256
+    MOST = 64, /* candidates */
+    SPLITS = 1 /* TUNING: schedules whose best is also tried with layers by costs */
 };
 
 typedef struct candidate {
@@ -32,6 +30,11 @@ typedef struct choosing {
     candidate list[MOST];
     size_t n;
 } choosing;
+
+static dh_status no_memory(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory choosing a strategy");
+}
 
 /* ---- one candidate --------------------------------------------------------------------------- */
 
@@ -67,23 +70,33 @@ static bool is_known(const choosing *c, const dh_strategy *s)
 {
     for (size_t i = 0; i < c->n; i++) {
         const dh_strategy *o = c->list[i].strategy;
-        if (same_text(o->passes, s->passes) && same_text(o->schedule, s->schedule) &&
-            strcmp(o->policy, s->policy) == 0 && o->barriers == s->barriers)
+        if (!o->searches && dh_pass_list_equal(&o->passes, &s->passes) &&
+            same_text(o->schedule, s->schedule) && strcmp(o->policy, s->policy) == 0 &&
+            o->barriers == s->barriers)
             return true;
     }
     return false;
 }
 
-/* A strategy of these parts, unless it was tried; schedule NULL: the job's. */
-static dh_status try_parts(dh_ctx *ctx, choosing *c, const char *passes, const char *schedule,
-                           const char *order)
+/* A strategy of these parts, unless it was tried; schedule NULL: the job's. Its name is what a job
+ * file would say. */
+static dh_status try_parts(dh_ctx *ctx, choosing *c, const dh_pass_list *passes,
+                           const char *schedule, const char *order)
 {
-    char text[TEXT_BYTES];
-    const dh_strategy *made;
-    const int n = snprintf(text, sizeof text, "{passes: [%s]%s%s, order: %s}", passes,
-                           schedule ? ", schedule: " : "", schedule ? schedule : "", order);
-    if (n < 0 || (size_t)n >= sizeof text) return DH_OK;
-    DH_TRY(dh_strategy_read(ctx, c->arena, text, &made));
+    dh_str text = DH_STR_INIT;
+    dh_strategy *made = DH_NEW(c->arena, dh_strategy);
+    dh_str_printf(&text, "{passes: [");
+    dh_pass_list_print(passes, &text);
+    dh_str_printf(&text, "]%s%s, order: %s}", schedule ? ", schedule: " : "",
+                  schedule ? schedule : "", order);
+    const char *name = text.failed ? NULL : dh_arena_strdup(c->arena, text.text);
+    dh_str_fini(&text);
+    if (!made || !name) return no_memory(ctx);
+    *made = (dh_strategy){.name = name,
+                          .doc = "made by strategy=auto",
+                          .passes = *passes,
+                          .schedule = schedule,
+                          .policy = order};
     return is_known(c, made) ? DH_OK : try_one(ctx, c, c->open, made);
 }
 
@@ -105,9 +118,9 @@ static bool is_better(const choosing *c, const candidate *a, const candidate *b)
     return (double)a->at.step_ns < margin * (double)b->at.step_ns;
 }
 
-typedef enum strands { ANY, ONE, TWO } strands;
+typedef enum n_strands { ANY, ONE, TWO } n_strands;
 
-static candidate *best_of(choosing *c, strands strands, const char *without_schedule)
+static candidate *best_of(choosing *c, n_strands strands, const char *without_schedule)
 {
     candidate *best = NULL;
     for (size_t i = 0; i < c->n; i++) {
@@ -143,11 +156,12 @@ static bool keeps_copies(const dh_schedule_row *row)
 static dh_status try_schedules(dh_ctx *ctx, choosing *c)
 {
     size_t n;
+    const dh_pass_list none = {.n = 0};
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     if (c->paired || dh_job_schedule_file(&c->open->job)) return DH_OK;
     for (size_t i = 0; i < n; i++)
         if (rows[i]->pairs && !keeps_copies(rows[i]))
-            DH_TRY(try_parts(ctx, c, "", rows[i]->name, "auto"));
+            DH_TRY(try_parts(ctx, c, &none, rows[i]->name, "auto"));
     return DH_OK;
 }
 
@@ -160,11 +174,11 @@ static dh_status try_combinations(dh_ctx *ctx, choosing *c)
     const dh_strategy pairs = two ? *two->strategy : (dh_strategy){.name = NULL};
     const dh_strategy single = one ? *one->strategy : (dh_strategy){.name = NULL};
     for (size_t i = 0; i < n; i++) {
-        if (rows[i].schedule || dh_strategy_searches(&rows[i])) continue;
-        if (pairs.name && rows[i].passes[0])
-            DH_TRY(try_parts(ctx, c, rows[i].passes, pairs.schedule, pairs.policy));
-        if (single.name && !dh_strategy_searches(&single))
-            DH_TRY(try_parts(ctx, c, single.passes, NULL, rows[i].policy));
+        if (rows[i].schedule || rows[i].searches) continue;
+        if (pairs.name && rows[i].passes.n > 0)
+            DH_TRY(try_parts(ctx, c, &rows[i].passes, pairs.schedule, pairs.policy));
+        if (single.name && !single.searches)
+            DH_TRY(try_parts(ctx, c, &single.passes, NULL, rows[i].policy));
     }
     return DH_OK;
 }
@@ -240,7 +254,7 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, d
     const dh_schedule_row *row;
     dh_ctx unknown = DH_CTX_INIT;
     choosing c = {.open = open, .arena = dh_arena_create()};
-    if (!c.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing a strategy");
+    if (!c.arena) return no_memory(ctx);
     if (!dh_job_schedule_file(&open->job) &&
         dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK && row->pairs)
         c.paired = row;
