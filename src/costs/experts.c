@@ -10,7 +10,7 @@
  * README: a token goes once to a node, whence it is passed on to the experts there. */
 #include "costs/experts.h"
 
-#include <math.h>
+#include "costs/launches.h"
 
 /* ---- what a layer has ----------------------------------------------------------------------- */
 
@@ -68,6 +68,20 @@ static double bytes_of(const dh_cost_op *op)
     return DH_MAX((double)dh_tensor_bytes(&t[o->in[0]]), (double)dh_tensor_bytes(&t[o->out[0]]));
 }
 
+/* Since 0.13 weights go to the experts with the rows and their gradients come back with those of the
+ * rows, by exchanges of their own: half of one for each exchange of rows. */
+static double weights_ns(const dh_system *system, const dh_cluster *c, const dh_cost_op *op)
+{
+    if (!dh_system_has(system, DH_TRAIT_EXPERT_KERNELS) || dh_system_has(system, DH_TRAIT_ONE_COPY))
+        return 0;
+    const double row_bytes =
+        (double)op->graph->dims.width * (double)dh_dtype_bytes(op->graph->dtype);
+    const double rows = bytes_of(op) / row_bytes;
+    return collective_ns(c, op, DH_OP_ALL_TO_ALL, rows * sizeof(float),
+                         (dh_group_kind)op->op->group) /
+           2;
+}
+
 /* Each rank's rows, then those of all its tensor-parallel ranks: instead of the tokens, which are
  * gathered before the router here. Results the other way round. The cheaper of both ways. */
 static double rows_ns(const dh_system *system, const dh_cluster *c, const dh_cost_op *op,
@@ -75,8 +89,9 @@ static double rows_ns(const dh_system *system, const dh_cluster *c, const dh_cos
 {
     const double bytes = bytes_of(op), tp = (double)op->mesh->tp;
     const double top_k = (double)DH_MAX(op->graph->dims.top_k, 1);
-    double ns = dh_system_has(system, DH_TRAIT_ONE_COPY) ? exchange_ns(system, c, op, bytes)
-                                                          : plain_ns;
+    double ns =
+        dh_system_has(system, DH_TRAIT_ONE_COPY) ? exchange_ns(system, c, op, bytes) : plain_ns;
+    ns += weights_ns(system, c, op);
     if (!has_shared_rows(system, op)) return ns;
     const double gathered = collective_ns(c, op, DH_OP_ALL_GATHER, bytes, DH_GROUP_TP) -
                             collective_ns(c, op, DH_OP_ALL_GATHER, bytes / top_k, DH_GROUP_TP);
@@ -87,10 +102,10 @@ static double rows_ns(const dh_system *system, const dh_cluster *c, const dh_cos
 
 /* Beside the one that we count. */
 typedef struct extra {
-    double fused, unfused;           /* small kernels */
-    double row_bytes;                /* unfused: of passes over rows, an element */
-    int rows_out, rows_in;           /* operand with the rows; -1: none */
-    bool sorts;                      /* rows by rank become rows by expert, or back */
+    double fused, unfused; /* small kernels */
+    double row_bytes;      /* unfused: of passes over rows, an element */
+    int rows_out, rows_in; /* operand with the rows; -1: none */
+    bool sorts;            /* rows by rank become rows by expert, or back */
 } extra;
 
 /* Router: choice, its scatter into a map and into weights (3, 5), the capacity's own choice among
@@ -180,22 +195,24 @@ double dh_expert_ns(const dh_system *system, const dh_cluster *cluster, const dh
 {
     if (op->op->group >= 0 && moves_rows(op)) return rows_ns(system, cluster, op, plain_ns);
     if (!has_kernels(system)) return plain_ns;
-    if (is_product(op->op->type))
-        return plain_ns + small_ns(cluster, experts_here(op->graph) - 1);
+    if (is_product(op->op->type)) return plain_ns + small_ns(cluster, experts_here(op->graph) - 1);
     const extra *e = &extras[op->op->type];
     return e->fused + e->unfused > 0 ? kernels_ns(system, cluster, op, plain_ns) : plain_ns;
 }
 
 /* ---- the host ------------------------------------------------------------------------------- */
 
-/* TransformerEngine's backward of such an operator is Python as its forward is. */
+/* TransformerEngine's backwards are Python as its forwards are; PyTorch's are its engine's. */
 double dh_expert_launches(const dh_system *system, const dh_cost_op *op)
 {
     if (!has_kernels(system)) return 0;
     if (is_product(op->op->type)) return experts_here(op->graph);
     const extra *e = &extras[op->op->type];
-    const bool sorted = e->sorts && experts_here(op->graph) > 1;
-    return e->fused + e->unfused > 0 ? 1 + n_extra(system, op->op->type) + sorted : 0;
+    if (e->fused + e->unfused <= 0) return 0;
+    const bool by_engine =
+        dh_system_has(system, DH_TRAIT_UNFUSED_EXPERTS) && op->op->phase == DH_PHASE_B;
+    const double sorts = e->sorts && experts_here(op->graph) > 1;
+    return (1 + n_extra(system, op->op->type) + sorts) * (by_engine ? DH_AUTOGRAD_SHARE : 1);
 }
 
 bool dh_expert_waits(const dh_system *system, const dh_op *op)

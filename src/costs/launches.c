@@ -4,11 +4,6 @@
  * core/tensor_parallel) and in PyTorch's derivatives.yaml. Views launch nothing. */
 #include "costs/launches.h"
 
-/* Calibrated: vtrain_single, its rows of 12 and 20 layers. The autograd engine is C++; a module's
- * forward passes through Python for every kernel. Where the device is about as fast as the host,
- * forwards wait for the host and backwards for the device, and the share decides by how much. */
-#define AUTOGRAD_SHARE 0.25
-
 typedef struct launches {
     float fused; /* norms, softmax, bias with activation: one kernel each */
     float eager; /* a kernel for every arithmetic operator; 0: the same */
@@ -83,5 +78,5 @@ static double n_launches(const dh_cost_op *op, bool scores, bool eager)
 
 double dh_torch_launches(const dh_cost_op *op, bool scores, bool eager)
 {
-    return n_launches(op, scores, eager) * (is_autograd(op->op) ? AUTOGRAD_SHARE : 1);
+    return n_launches(op, scores, eager) * (is_autograd(op->op) ? DH_AUTOGRAD_SHARE : 1);
 }

@@ -36,13 +36,22 @@ const char *dh_trait_doc(dh_trait trait)
  * from a module's forward. A layer's forward, recomputation and backward take it 3 ms. */
 #define TORCH_HOST_NS 62e3
 
+/* Calibrated: moe-zoo, its row "tp4 ep8" alone, whose step the host decides: the same on a host of DGX
+ * H100. */
+#define TORCH_HOST_H100_NS 52e3
+
 #define HAS(trait) (1U << DH_TRAIT_##trait)
 #define MEGATRON_V1                                                                                \
     (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
      HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) | HAS(HOST_WAITS) |         \
      HAS(MASKS))
 /* Of Megatron-LM since FlashAttention and context parallelism, whoever runs its layers. */
-#define MEGATRON_LAYERS (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(MASKS))
+#define MEGATRON_LAYERS                                                                            \
+    (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(MASKS) | HAS(UNFUSED_EXPERTS) | HAS(SHARED_ROWS))
+/* Of Megatron-Core with Transformer Engine and experts: fused norms, products one by one. */
+#define MEGATRON_MOE                                                                               \
+    (HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) | HAS(TORCH_KERNELS) |               \
+     HAS(SHARED_ROWS))
 #define MEGATRON_CORE (MEGATRON_LAYERS | HAS(GRADIENTS_APART))
 
 static const dh_system systems[] = {
@@ -75,6 +84,20 @@ static const dh_system systems[] = {
                "traits: fused passes and loss, operands rounded with their transposes, attention "
                "of cuDNN",
      .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
+    {.name = "megatron-moe-2024",
+     .doc = "Megatron-Core 0.9 to 0.11 with experts: PyTorch's routers and permutations",
+     .source = "Megatron-Core, core/transformer/moe: router.py, moe_utils.py, token_dispatcher.py; "
+               "MoE Parallel Folding (arXiv 2504.14960); the host's time is inferred from moe-zoo, "
+               "that of small kernels from moe-folding",
+     .host_ns = TORCH_HOST_H100_NS,
+     .traits = MEGATRON_MOE | HAS(FLOAT_LOSS) | HAS(UNFUSED_EXPERTS)},
+    {.name = "megatron-moe",
+     .doc = "Megatron-Core 0.13 and later with experts: fused routers and permutations; with "
+            "DeepEP or HybridEP: megatron-moe+one-copy",
+     .source = "the same, with --moe-router-fusion and --moe-permute-fusion; "
+               "Megatron-MoE-ModelZoo; the host's time is inferred from moe-zoo",
+     .host_ns = TORCH_HOST_H100_NS,
+     .traits = MEGATRON_MOE | HAS(EXPERT_KERNELS)},
     {.name = "megatron-dhelix",
      .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams wait "
             "for nobody, and weight gradients move to where communication is",

@@ -84,14 +84,14 @@ extern "C" {
       "rings of tensor parallelism keep partial sums and add all of them in one pass")             \
     X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
       "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
-      "so that planned schedules shorten the longest stage's span, not the step from end to end")     \
+      "so that planned schedules shorten the longest stage's span, not the step from end to end")  \
     X(EXPERT_KERNELS, "expert-kernels",                                                            \
-      "experts: routers, sorts and products of single experts are kernels of their own, and rows "  \
+      "experts: routers, sorts and products of single experts are kernels of their own, and rows " \
       "are put in order by expert once more after their exchange")                                 \
     X(UNFUSED_EXPERTS, "unfused-experts",                                                          \
-      "the same, and choices and permutations are PyTorch's kernels, with a pass over rows each")   \
+      "the same, and choices and permutations are PyTorch's kernels, with a pass over rows each")  \
     X(SHARED_ROWS, "shared-rows",                                                                  \
-      "tensor-parallel ranks that cut experts into columns send a share of the rows each, and "     \
+      "tensor-parallel ranks that cut experts into columns send a share of the rows each, and "    \
       "gather them behind the exchange, where that is faster")                                     \
     X(ONE_COPY, "one-copy",                                                                        \
       "a token goes once to every node with experts of its choice, and on from there (DeepEP, "    \

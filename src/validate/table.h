@@ -83,6 +83,8 @@ dh_status dh_validate_b200_dense(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_b200_memory(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_vtrain(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_vtrain_node(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_moe_folding(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_moe_zoo(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_megascale(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_korthikanti_utilisation(dh_ctx *ctx, dh_validation *v);

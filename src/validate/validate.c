@@ -90,6 +90,24 @@ static const dh_validation_table tables[] = {
      .unit = "ms",
      .measure = DH_VALIDATION_RELATIVE,
      .run = dh_validate_vtrain},
+    {.name = "moe-folding",
+     .file = "moe_folding_h100",
+     .doc = "MFU of four models with experts on 64 to 256 H100, the best mesh of five methods "
+            "(MoE Parallel Folding)",
+     .how = "jobs folding-*, system megatron-moe-2024, simulated on cluster h100; what a small "
+            "kernel takes rests on the rows of Mixtral 8x22B and Qwen 2",
+     .unit = "%",
+     .measure = DH_VALIDATION_RELATIVE,
+     .aim = 10,
+     .run = dh_validate_moe_folding},
+    {.name = "moe-zoo",
+     .file = "moe_zoo_h100",
+     .doc = "TFLOP/s a device of Qwen 3 235B on 256 H100, five meshes (Megatron-MoE-ModelZoo)",
+     .how = "job zoo-qwen3-235b, system megatron-moe, simulated on cluster h100; the host's time "
+            "rests on row tp4 ep8",
+     .unit = "TFLOP/s",
+     .measure = DH_VALIDATION_RELATIVE,
+     .run = dh_validate_moe_zoo},
     {.name = "torchtitan",
      .file = "torchtitan_llama3_h100",
      .doc =
