@@ -31,6 +31,8 @@ typedef struct wires {
     double in_switch, direct; /* latencies inside a node */
     double tree;              /* between nodes, of a vector that goes up and down */
     double switches, trees;   /* the same of a node's switches, and of trees with them; 0: none */
+    double own, between; /* local without the link between a node's switches; that link's share of
+                                 a group, 0: members do not use it */
 } wires;
 
 /* Where every two devices of a node have a link, a member has those to the others of its group; a
@@ -42,15 +44,19 @@ static double own_links(const dh_cluster *c, dh_cluster_span span, bool transfer
                                    : c->local.bytes_per_s;
 }
 
+static double between_rate(const dh_cluster *c, dh_cluster_span span)
+{
+    const double groups = DH_MAX(c->node_devices / (double)span.nodes.max_per_node, 1);
+    return c->between_bytes_per_s / groups;
+}
+
 /* Of a member on its node. Groups of one kind communicate at the same time: those of a node
  * share the link between its switches. A ring passes it once each way. */
 static double local_rate(const dh_cluster *c, dh_cluster_span span, bool transfer)
 {
     const double share = transfer ? c->local.transfer_efficiency : c->local.efficiency;
     const double own = own_links(c, span, transfer) * share;
-    if (!span.spread) return own;
-    const double groups = DH_MAX(c->node_devices / (double)span.nodes.max_per_node, 1);
-    return DH_MIN(own, c->between_bytes_per_s / groups);
+    return span.spread ? DH_MIN(own, between_rate(c, span)) : own;
 }
 
 /* Every member has something of its own for every other. */
@@ -91,6 +97,9 @@ static wires wires_of(const dh_cluster *c, dh_cluster_span span, dh_op_type type
                    .nodes = (double)span.nodes.n_nodes,
                    .per_node = per_node,
                    .local = local_rate(c, span, transfer) * 1e-9,
+                   .own = own_links(c, span, transfer) * 1e-9 *
+                          (transfer ? c->local.transfer_efficiency : c->local.efficiency),
+                   .between = span.spread ? between_rate(c, span) * 1e-9 : 0,
                    .network = network * 1e-9,
                    .local_step = c->local.step_ns,
                    .network_step = c->network.step_ns,
@@ -171,12 +180,21 @@ static double hierarchical_ns(const wires *w, dh_op_type type, double bytes)
     return ring_ns(&inside, type, bytes) + rounds_of(type) * between;
 }
 
+/* Messages of so many bytes between every two members of a node. Each of one half of them sends to
+ * each of the other over the link between switches, which a ring passes once each way. */
+static double pairs_ns(const wires *w, double part)
+{
+    const double own = part * (w->per_node - 1) / w->own;
+    if (w->between <= 0) return own;
+    return DH_MAX(own, part * w->per_node * w->per_node / 4 / w->between);
+}
+
 /* To members of the same node and of others at the same time, over different wires. */
 static double direct_ns(const wires *w, dh_op_type type, double bytes)
 {
     if (!is_personal(type)) return INFINITY;
     const double part = bytes / w->n, far = w->n - w->per_node;
-    const double near_ns = w->direct + part * (w->per_node - 1) / w->local;
+    const double near_ns = w->direct + pairs_ns(w, part);
     const double far_ns = far > 0 ? w->network_step + part * far / w->network : 0;
     return DH_MAX(near_ns, far_ns);
 }
@@ -269,7 +287,7 @@ double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluste
     const double token = bytes / DH_MAX(top_k, 1);
     if (span.size <= 1) return 0;
     const double ranks = places_chosen(w.n, n_experts, top_k);
-    const double near_ns = w.direct + token * ranks * (w.per_node - 1) / w.per_node / w.local;
+    const double near_ns = w.direct + pairs_ns(&w, token * ranks / w.per_node);
     if (w.nodes <= 1) return near_ns;
     const double nodes = places_chosen(w.nodes, n_experts, top_k) * (w.nodes - 1) / w.nodes;
     return DH_MAX(near_ns, w.network_step + token * nodes / w.network);

@@ -96,6 +96,7 @@ dh_status dh_validate_sc21(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_dhelix_systems(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_dhelix_speedups(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_dhelix_shares(dh_ctx *ctx, dh_validation *v);
+dh_status dh_validate_dhelix_experts(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_dhelix_hidden(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_oef(dh_ctx *ctx, dh_validation *v);
 dh_status dh_validate_hardware(dh_ctx *ctx, dh_validation *v);
