@@ -25,8 +25,9 @@ typedef enum dh_family {
     DH_FAMILY_GEMMA2,
     DH_FAMILY_GEMMA3, /* its text model */
     DH_FAMILY_DEEPSEEK3,
-    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as the next one */
-    DH_FAMILY_LLAMA4   /* its text model */
+    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as those behind it */
+    DH_FAMILY_LLAMA4,  /* its text model */
+    DH_FAMILY_PHIMOE   /* Phi-3.5-MoE */
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is

@@ -118,6 +118,10 @@ static dh_status start_from_family(dh_ctx *ctx, dh_job *job, const dh_assignment
         job->model.n_experts = 16; /* Llama 4 Scout's */
         job->model.top_k = 1;
     }
+    if (job->model.family == DH_FAMILY_PHIMOE) {
+        job->model.n_experts = 16; /* Phi-3.5-MoE's */
+        job->model.top_k = 2;
+    }
     if (job->model.family == DH_FAMILY_DEEPSEEK3) {
         job->model.n_experts = 256; /* DeepSeek V3's */
         job->model.top_k = 8;

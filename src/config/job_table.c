@@ -66,7 +66,8 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
                    DH_FAMILY_MISTRAL == 3 && DH_FAMILY_QWEN2 == 4 && DH_FAMILY_PHI3 == 5 &&
                    DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
                    DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11 &&
-                   DH_FAMILY_DEEPSEEK3 == 12 && DH_FAMILY_GPT_OSS == 13 && DH_FAMILY_LLAMA4 == 14,
+                   DH_FAMILY_DEEPSEEK3 == 12 && DH_FAMILY_GPT_OSS == 13 && DH_FAMILY_LLAMA4 == 14 &&
+                   DH_FAMILY_PHIMOE == 15,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -105,14 +106,14 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW                                                                                 \
     .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3 |      \
-                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4
+                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4 | DH_FOR_PHIMOE
 #define FOR_WINDOW_LAYERS                                                                          \
     .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS |     \
                 DH_FOR_LLAMA4
 #define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_EXPERTS                                                                                \
-    .families =                                                                                    \
-        DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4
+    .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_GPT_OSS |            \
+                DH_FOR_LLAMA4 | DH_FOR_PHIMOE
 #define FOR_DENSE_LAYERS .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_LLAMA4
 #define FOR_DEEPSEEK .families = DH_FOR_DEEPSEEK3
 #define FOR_LINEAR .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL

@@ -17,7 +17,7 @@
 const char *const dh_family_names[DH_N_FAMILIES + 1] = {
     "gpt2",        "llama",   "mixtral",     "mistral",   "qwen2",  "phi3",
     "qwen3",       "olmo2",   "smollm3",     "qwen3_moe", "gemma2", "gemma3_text",
-    "deepseek_v3", "gpt_oss", "llama4_text", NULL};
+    "deepseek_v3", "gpt_oss", "llama4_text", "phimoe",    NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    "yarn", NULL};
 
@@ -77,6 +77,12 @@ static const struct family_row {
                           .not_computed =
                               "attention in chunks, its temperature, routers by sigmoids "
                               "that scale what experts read"},
+    /* attention_bias, of which that of the output is left out, as are those of norms and of the
+     * head: 0.001 % of the parameters */
+    [DH_FAMILY_PHIMOE] = {LLAMA_LIKE, .qkv_bias = true, .experts = true, .window = true,
+                          .not_computed =
+                              "LayerNorm with biases, biases of attention's output and of the "
+                              "head, routing by sparsemixer, rotations by longrope"},
 };
 
 const char *dh_model_not_computed(const dh_model *m)

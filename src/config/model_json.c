@@ -320,12 +320,22 @@ static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
     return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
+/* Its sizes, to plan with: biases and rotations (longrope) are among what is not computed. */
 static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "model_type \"phimoe\" differs from Mixtral where it matters: LayerNorm with "
-                   "biases, attention and head biases, sparsemixer routing. The preset "
-                   "dhelix-phi-42b has its shape with Mixtral's layers");
+    static const llama_defaults defaults = {32, 4096, 32, 8, 6400, 32064, 131072, 1e-5, 1e6, 0};
+    json_t *sizes = json_copy((json_t *)(uintptr_t)config);
+    if (!sizes) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a config");
+    json_object_del(sizes, "attention_bias");
+    json_object_del(sizes, "rope_scaling");
+    dh_status st = read_llama_like(ctx, sizes, &defaults, m);
+    if (st == DH_OK) st = read_window(ctx, sizes, 0, m);
+    json_decref(sizes);
+    if (st != DH_OK) return st;
+    DH_TRY(dh_config_bool(ctx, config, "attention_bias", false, &m->qkv_bias));
+    DH_TRY(dh_config_int(ctx, config, "num_local_experts", 16, &m->n_experts));
+    DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
+    return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
 static void write_llama(json_t *config, const dh_model *m)
@@ -415,7 +425,7 @@ static const struct config_class {
     {"linear_llama", "LinearLlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, true},
     {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
      true},
-    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_MIXTRAL, read_phimoe, NULL, false},
+    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_PHIMOE, read_phimoe, NULL, false},
 };
 
 /* Names of the classes that are computed, also of those that are written as another. */

@@ -272,6 +272,17 @@ static const dh_model_preset presets[] = {
                .original_max_seq = 4096,
                .beta_fast = 32,
                .beta_slow = 1}}},
+    {"phi-3.5-moe",
+     "Phi-3.5-MoE, 41.9B, 16 experts, top-2 (HF microsoft/Phi-3.5-MoE-instruct); to be planned and "
+     "simulated",
+     {.name = "phi-3.5-moe",
+      .family = DH_FAMILY_PHIMOE,
+      .qkv_bias = true,
+      .n_experts = 16,
+      .top_k = 2,
+      .router_aux_coef = 0.001,
+      ROTARY_HEADS(1e-5, 32, 4096, 32, 128, 8, 6400, 32064, 131072),
+      .rope = {.theta = 1e4}}},
     {"llama4-scout",
      "Llama 4 Scout's text model, 108B, 16 experts, top-1, one shared (HF "
      "meta-llama/Llama-4-Scout-17B-16E); to be planned and simulated",

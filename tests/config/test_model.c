@@ -647,7 +647,7 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1}", "router_jitter_noise",
          DH_EUNSUPPORTED},
-        {"{\"model_type\": \"phimoe\"}", "sparsemixer", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"phimoe\", \"num_local_experts\": 1}", "top_k", DH_EINVAL},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": -1}", "attn_softcap is -1",

@@ -24,6 +24,7 @@ static void shapes_are_the_published_ones(void **state)
         {"deepseek-v3", 61, 7168, 128, 128, 192, 2048, 256, 8, 1, 129280, 163840},
         {"kimi-k2", 61, 7168, 64, 64, 192, 2048, 384, 8, 1, 163840, 131072},
         {"gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 128, 4, 0, 201088, 131072},
+        {"phi-3.5-moe", 32, 4096, 32, 8, 128, 6400, 16, 2, 0, 32064, 131072},
         {"llama4-scout", 48, 5120, 40, 8, 128, 8192, 16, 1, 1, 202048, 262144},
     };
     (void)state;
@@ -65,7 +66,8 @@ static void sizes_for_planning_are_the_published_ones(void **state)
         const char *name;
         double billions;
     } known[] = {{"qwen3-235b-a22b", 235.09}, {"qwen3-30b-a3b", 30.53}, {"deepseek-v3", 671.03},
-                 {"kimi-k2", 1026.41},        {"gpt-oss-120b", 116.83}, {"llama4-scout", 107.77}};
+                 {"kimi-k2", 1026.41},        {"gpt-oss-120b", 116.83}, {"llama4-scout", 107.77},
+                 {"phi-3.5-moe", 41.87}};
     dh_ctx ctx = DH_CTX_INIT;
     (void)state;
     for (size_t i = 0; i < DH_COUNTOF(known); i++) {
@@ -81,7 +83,7 @@ static void sizes_for_planning_are_the_published_ones(void **state)
 /* What no operator computes is said, and not written as another model. */
 static void models_to_plan_with_are_not_computed(void **state)
 {
-    static const char *const names[] = {"gpt-oss-120b", "llama4-scout"};
+    static const char *const names[] = {"gpt-oss-120b", "llama4-scout", "phi-3.5-moe"};
     dh_ctx ctx = DH_CTX_INIT;
     char *text;
     (void)state;
@@ -100,6 +102,31 @@ static void models_to_plan_with_are_not_computed(void **state)
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "n_shared is 1");
 }
 
+/* The published config.json of Phi-3.5-MoE, less its lists of factors: the preset. */
+static void phimoe_is_read(void **state)
+{
+    static const char config[] =
+        "{\"architectures\": [\"PhiMoEForCausalLM\"], \"model_type\": \"phimoe\", "
+        "\"attention_bias\": true, \"lm_head_bias\": true, \"hidden_act\": \"silu\", "
+        "\"hidden_size\": 4096, \"intermediate_size\": 6400, \"num_attention_heads\": 32, "
+        "\"num_hidden_layers\": 32, \"num_key_value_heads\": 8, \"num_local_experts\": 16, "
+        "\"num_experts_per_tok\": 2, \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "
+        "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0], \"short_factor\": "
+        "[1.0]}, \"max_position_embeddings\": 131072, \"sliding_window\": 131072, "
+        "\"router_jitter_noise\": 0.01, \"input_jitter_noise\": 0.01, \"vocab_size\": 32064}";
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    const dh_model known = preset("phi-3.5-moe");
+    (void)state;
+    assert_ok(&ctx, dh_model_from_config_json(&ctx, config, strlen(config), &m));
+    assert_int_equal(m.family, DH_FAMILY_PHIMOE);
+    assert_int_equal(dh_model_n_params(&m), dh_model_n_params(&known));
+    assert_int_equal(m.n_experts, 16);
+    assert_int_equal(m.window, 0);
+    assert_true(m.qkv_bias);
+    assert_fails(&ctx, dh_model_check_computed(&ctx, &m), DH_EUNSUPPORTED, "sparsemixer");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +134,7 @@ int main(void)
         cmocka_unit_test(windows_are_the_published_ones),
         cmocka_unit_test(sizes_for_planning_are_the_published_ones),
         cmocka_unit_test(models_to_plan_with_are_not_computed),
+        cmocka_unit_test(phimoe_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

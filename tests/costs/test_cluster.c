@@ -285,10 +285,10 @@ static void test_collectives(void **state)
                      9e3 + .75e6 + 10e3 + 1.25e6);
     check_collective(c, DH_OP_ALL_GATHER, 1e9, 8, 2, 4, DH_COLLECTIVE_HIERARCHICAL,
                      9e3 + 7.5e6 + 10e3 + 12.5e6);
-    /* every pair at once: 3 of 8 parts inside at 100, 4 of 8 outside at 10 GB/s */
-    check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
+    /* every pair at once: 3 of 8 parts inside at 100, 4 of 8 outside, as messages, at 20 GB/s */
+    check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 2e6);
     check_collective(c, DH_OP_ALL_TO_ALL, 80e6, 4, 1, 4, DH_COLLECTIVE_DIRECT, 3e3 + .6e6);
-    check_collective(c, DH_OP_ALL_TO_ALL_ROWS, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 4e6);
+    check_collective(c, DH_OP_ALL_TO_ALL_ROWS, 80e6, 8, 2, 4, DH_COLLECTIVE_DIRECT, 10e3 + 2e6);
     check_collective(c, DH_OP_SEND, 1e6, 2, 2, 1, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .05e6);
     check_collective(c, DH_OP_RING_EXCHANGE, 1e6, 4, 2, 2, DH_COLLECTIVE_NEIGHBOUR, 10e3 + .025e6);
     check_collective(c, DH_OP_SHIFT, 1e6, 4, 1, 4, DH_COLLECTIVE_NEIGHBOUR, 3e3 + .01e6);
@@ -305,6 +305,25 @@ static void test_collectives(void **state)
     assert_near(dh_cluster_collective(c, DH_OP_SHIFT, 1e6, span).ns, 10e3 + .05e6);
     span.distance = 3;
     assert_near(dh_cluster_collective(c, DH_OP_SHIFT, 1e6, span).ns, 10e3 + .025e6);
+    dh_cluster_destroy(c);
+}
+
+/* Of 8 experts on 8 ranks a token chooses 2: it goes to 2 ranks, and to 2 (1 - 6/28) nodes. Where
+ * every expert is chosen one copy goes to the other node, and on each to three ranks what both
+ * nodes' tokens bring. */
+static void test_dispatch(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    const dh_cluster_span one = {.size = 4, .nodes = {1, 4}}, two = {.size = 8, .nodes = {2, 4}};
+    const dh_cluster_span self = {.size = 1, .nodes = {1, 1}};
+    (void)state;
+    assert_near(dh_cluster_dispatch_ns(c, 80e6, two, 8, 2), 10e3 + 40e6 * (1 - 6.0 / 28) / 20);
+    assert_near(dh_cluster_dispatch_ns(c, 80e6, two, 8, 8), 3e3 + 2 * 10e6 * 3 / 100);
+    /* 16 experts on 4 ranks, 4 a rank: 4 (1 - 66/120) ranks */
+    assert_near(dh_cluster_dispatch_ns(c, 80e6, one, 16, 2),
+                3e3 + 40e6 * (1 - 66.0 / 120) * 3 / 100);
+    assert_true(dh_cluster_dispatch_ns(c, 80e6, self, 16, 2) == 0);
     dh_cluster_destroy(c);
 }
 
@@ -351,6 +370,9 @@ static void test_spread(void **state)
     const double ns = dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns;
     span.spread = true;
     assert_near(dh_cluster_collective(c, DH_OP_ALL_GATHER, 100e6, span).ns - 3e3, 4 * (ns - 3e3));
+    /* Four members exchange: two send to two over the link, a quarter of 80 MB each, at 50 GB/s. */
+    const dh_cluster_span four = {.size = 4, .nodes = {1, 4}, .spread = true};
+    assert_near(dh_cluster_collective(c, DH_OP_ALL_TO_ALL, 80e6, four).ns, 3e3 + 1.6e6);
     dh_cluster_destroy(c);
 }
 
@@ -513,6 +535,7 @@ int main(void)
         cmocka_unit_test(test_attention_kernels),
         cmocka_unit_test(test_oef),
         cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_dispatch),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_uneven_nodes),
     };

@@ -75,6 +75,15 @@ static const char rounded[] = LLAMA TRAIN ", fp8: hybrid}\n";
 static const char rounded_tensor[] = LLAMA TRAIN ", fp8: hybrid}\nparallel: {tp: 4, dp: 1}\n";
 static const char data[] = GPT TRAIN "}\nparallel: {dp: 16}\n";
 
+#define EXPERTS                                                                                    \
+    "model: {family: mixtral, " SIZES ", n_kv_heads: 4, ffn_width: 1024, n_experts: 32, top_k: "   \
+                                      "4}\n"
+static const char experts[] = EXPERTS TRAIN "}\nparallel: {dp: 8, ep: 8}\n";
+static const char far_experts[] = EXPERTS TRAIN "}\nparallel: {dp: 16, ep: 16}\n";
+static const char cut_experts[] = EXPERTS TRAIN "}\nparallel: {tp: 4, dp: 8, ep: 8}\n";
+static const char whole_experts[] =
+    EXPERTS TRAIN "}\nparallel: {tp: 4, dp: 4, ep: 4, expert_tp: 1}\n";
+
 /* A trait, a job whose step it makes longer (or shorter), and one that has nothing of the kind. */
 static const struct {
     const char *trait;
@@ -97,6 +106,11 @@ static const struct {
     {"two-streams", rings, tensor, true},
     {"summed-once", rings, tensor, true},
     {"torch-rings", context, one, false},
+    {"expert-kernels", experts, one, false},
+    {"unfused-experts", experts, one, false},
+    {"shared-rows", cut_experts, whole_experts, true},
+    {"shared-rows", cut_experts, one, true},
+    {"one-copy", far_experts, one, true},
 };
 
 static void test_traits(void **state)
@@ -233,6 +247,58 @@ static void test_host(void **state)
     assert_true(step_ns(tiny, "megatron-2021+loss-waits") == step_ns(tiny, "megatron-2021"));
 }
 
+static double rows_ns(const char *text, const char *system)
+{
+    dh_sim *sim = simulate(text, system);
+    const dh_program *p = sim->ranks[0].program;
+    double sum = 0;
+    for (size_t i = 0; i < p->instrs.n; i++)
+        if (dh_instr_op(p, &p->instrs.at[i])->type == DH_OP_ALL_TO_ALL_ROWS)
+            sum += (double)(sim->ranks[0].spans[i].end_ns - sim->ranks[0].spans[i].met_ns);
+    dh_sim_destroy(sim);
+    return sum;
+}
+
+/* Of 32 experts on two nodes a token's 4 are on both but for 2 C(16,4) / C(32,4) of the cases: it
+ * goes to another node 0.95 times, in place of twice. */
+static void test_one_copy(void **state)
+{
+    const double copies = rows_ns(far_experts, "dhelix");
+    const double once = rows_ns(far_experts, "dhelix+one-copy");
+    (void)state;
+    assert_true(once < 0.75 * copies && once > 0.4 * copies);
+}
+
+/* Unfused kernels take longer than fused ones, which take longer than ours. An expert's product is
+ * a kernel: more experts on a rank, more of them. */
+static void test_expert_kernels(void **state)
+{
+    static const char few[] =
+        EXPERTS TRAIN "}\nparallel: {dp: 16, ep: 16}\nmoe: {mode: capacity, capacity: 1}\n";
+    const double ours = step_ns(experts, "dhelix");
+    const double fused = step_ns(experts, "dhelix+expert-kernels");
+    (void)state;
+    assert_true(fused > ours);
+    assert_true(step_ns(experts, "dhelix+unfused-experts") > fused);
+    assert_true(compute_ns(few, "dhelix+expert-kernels") > compute_ns(few, "dhelix"));
+    assert_true(compute_ns(experts, "dhelix+expert-kernels") - compute_ns(experts, "dhelix") > 0);
+}
+
+/* Without a host time nothing waits. With it a dropless layer's host waits for how many rows come,
+ * and each step of small layers takes as long as its kernels take to be issued. */
+static void test_host_of_experts(void **state)
+{
+    static const char capped[] =
+        EXPERTS TRAIN "}\nparallel: {dp: 8, ep: 8}\nmoe: {mode: capacity, capacity: 1}\n";
+    const double dropless = step_ns_on("h100", experts, "megatron-moe");
+    (void)state;
+    /* 4 layers, 2 micro-batches, at least 80 kernels of 52 us each */
+    assert_true(dropless > 4 * 2 * 80 * 52e3);
+    assert_true(dropless > 1.5 * step_ns_on("h100", experts, "dhelix+expert-kernels"));
+    assert_true(step_ns_on("h100", capped, "megatron-moe") > 0);
+    assert_true(step_ns_on("h100", experts, "megatron-moe+captured") < dropless);
+}
+
 /* As many gathers and reductions of a layer as it has matrices: four. */
 static void test_matrix_collectives(void **state)
 {
@@ -331,7 +397,8 @@ int main(void)
         cmocka_unit_test(test_hopper),           cmocka_unit_test(test_rounded_once),
         cmocka_unit_test(test_weights_of_parts), cmocka_unit_test(test_host),
         cmocka_unit_test(test_half_gradients),   cmocka_unit_test(test_matrix_collectives),
-        cmocka_unit_test(test_releases),
+        cmocka_unit_test(test_releases),         cmocka_unit_test(test_one_copy),
+        cmocka_unit_test(test_expert_kernels),   cmocka_unit_test(test_host_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,7 +114,10 @@ static bool takes_long(const dh_validation_table *table)
                                         "nemo-recipes",
                                         "nemo",
                                         "held-out",
-                                        "vtrain"};
+                                        "vtrain",
+                                        "moe-folding",
+                                        "moe-zoo",
+                                        "dhelix-experts"};
     /* Sanitizers take four times as long, and what simulates is in other suites of theirs. */
     static const char *const sanitized[] = {"megascale", "mpt",         "mpt-h100",
                                             "nemo-long", "vtrain-node", "dhelix-shares"};
