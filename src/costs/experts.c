@@ -147,11 +147,22 @@ static double loss_ns(const dh_cluster *c, const dh_cost_op *op)
     return collective_ns(c, op, DH_OP_ALL_REDUCE, counts, DH_GROUP_TP);
 }
 
-/* The backward's unpermutation has no weights: additions alone. */
-static double pass_bytes(const dh_cost_op *op, const extra *e)
+/* The backward's unpermutation has no weights: additions alone, to zeros. */
+static bool only_adds(const dh_op *op)
 {
-    const bool plain = op->op->type == DH_OP_MOE_UNPERMUTE && op->op->in[2] == DH_NONE;
-    return plain ? 4 : e->row_bytes;
+    return op->type == DH_OP_MOE_UNPERMUTE && op->in[2] == DH_NONE;
+}
+
+static double pass_bytes(const dh_op *op)
+{
+    return only_adds(op) ? 4 : extras[op->type].row_bytes;
+}
+
+static double n_extra(const dh_system *system, const dh_op *op)
+{
+    const extra *e = &extras[op->type];
+    if (!dh_system_has(system, DH_TRAIT_UNFUSED_EXPERTS)) return e->fused;
+    return only_adds(op) ? 1 : e->unfused;
 }
 
 static double kernels_ns(const dh_system *system, const dh_cluster *c, const dh_cost_op *op,
@@ -162,11 +173,11 @@ static double kernels_ns(const dh_system *system, const dh_cluster *c, const dh_
     const double part = has_shared_rows(system, op) ? 1 / (double)op->mesh->tp : 1;
     const dh_tensor *rows = rows_of(op, e);
     double ns = rows ? plain_ns * part : plain_ns;
-    ns += small_ns(c, unfused ? e->unfused : e->fused) + loss_ns(c, op);
+    ns += small_ns(c, n_extra(system, op->op)) + loss_ns(c, op);
     if (!rows) return ns;
     const double n = (double)dh_tensor_elements(rows);
-    if (unfused && pass_bytes(op, e) > 0)
-        ns += dh_cluster_memory_ns(c, n * part * pass_bytes(op, e));
+    if (unfused && pass_bytes(op->op) > 0)
+        ns += dh_cluster_memory_ns(c, n * part * pass_bytes(op->op));
     if (e->sorts && experts_here(op->graph) > 1)
         ns += dh_cluster_memory_ns(c, n * 2 * (double)dh_dtype_bytes(rows->dtype));
     return ns;
@@ -182,12 +193,6 @@ static bool has_kernels(const dh_system *system)
 {
     return dh_system_has(system, DH_TRAIT_EXPERT_KERNELS) ||
            dh_system_has(system, DH_TRAIT_UNFUSED_EXPERTS);
-}
-
-static double n_extra(const dh_system *system, dh_op_type type)
-{
-    const extra *e = &extras[type];
-    return dh_system_has(system, DH_TRAIT_UNFUSED_EXPERTS) ? e->unfused : e->fused;
 }
 
 double dh_expert_ns(const dh_system *system, const dh_cluster *cluster, const dh_cost_op *op,
@@ -212,7 +217,7 @@ double dh_expert_launches(const dh_system *system, const dh_cost_op *op)
     const bool by_engine =
         dh_system_has(system, DH_TRAIT_UNFUSED_EXPERTS) && op->op->phase == DH_PHASE_B;
     const double sorts = e->sorts && experts_here(op->graph) > 1;
-    return (1 + n_extra(system, op->op->type) + sorts) * (by_engine ? DH_AUTOGRAD_SHARE : 1);
+    return (1 + n_extra(system, op->op) + sorts) * (by_engine ? DH_AUTOGRAD_SHARE : 1);
 }
 
 bool dh_expert_waits(const dh_system *system, const dh_op *op)

@@ -167,7 +167,7 @@ static dh_status add_method(dh_ctx *ctx, dh_validation *v, const dh_published *t
     double published, rate;
     int64_t n_layers = 1;
     dh_shipped_step step;
-    const double peak = 989.5e12; /* of the paper's MFU */
+    const double peak = 989.5; /* TFLOP/s, of the paper's MFU */
     dh_shipped_job job = {.file = model->file, .cluster = "h100"};
     DH_TRY(dh_published_text(ctx, t, i, "method", &method));
     DH_TRY(dh_published_real(ctx, t, i, "mfu_pct", &published));
@@ -176,8 +176,9 @@ static dh_status add_method(dh_ctx *ctx, dh_validation *v, const dh_published *t
     DH_TRY(set_method(ctx, v, method, &m, n_layers, &job));
     DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
     DH_TRY(rate_of(ctx, v, &job, &step, false, &rate));
-    DH_TRY(dh_validation_add(ctx, v, 100 * rate / peak, published, "%s, %s", model->name, method));
-    DH_TRY(keep(ctx, order, method, 100 * rate / peak, published));
+    published *= peak / 100;
+    DH_TRY(dh_validation_add(ctx, v, rate * 1e-12, published, "%s, %s", model->name, method));
+    DH_TRY(keep(ctx, order, method, rate * 1e-12, published));
     return dh_shipped_name_row(ctx, v, &job, step.ns);
 }
 

@@ -92,11 +92,11 @@ static const dh_validation_table tables[] = {
      .run = dh_validate_vtrain},
     {.name = "moe-folding",
      .file = "moe_folding_h100",
-     .doc = "MFU of four models with experts on 64 to 256 H100, the best mesh of five methods "
-            "(MoE Parallel Folding)",
+     .doc = "TFLOP/s a device of four models with experts on 64 to 256 H100, the best mesh of five "
+            "methods (MoE Parallel Folding)",
      .how = "jobs folding-*, system megatron-moe-2024, simulated on cluster h100; what a small "
             "kernel takes rests on the rows of Mixtral 8x22B and Qwen 2",
-     .unit = "%",
+     .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 10,
      .run = dh_validate_moe_folding},

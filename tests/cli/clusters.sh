@@ -63,11 +63,11 @@ fails 1 '146 ranks do not lie evenly on nodes of 72 devices (cluster gb200-nvl72
     --set parallel.tp=2 --set train.batch=73
 
 # Models to plan with, on two domains; what no operator computes is not trained.
-for model in qwen3-235b-a22b qwen3-30b-a3b deepseek-v3 kimi-k2 gpt-oss-120b llama4-scout; do
+for model in qwen3-235b-a22b qwen3-30b-a3b deepseek-v3 kimi-k2 gpt-oss-120b llama4-scout phi-3.5-moe; do
     ok "$dhelix" simulate "$tmp/job.yaml" --cluster gb200-nvl72 --set model=$model --set parallel.tp=1 \
         --set parallel.dp=16 --set parallel.ep=16 --set parallel.pp=4 --set 'parallel.layer_split=*'
 done
-for model in gpt-oss-120b llama4-scout; do
+for model in gpt-oss-120b llama4-scout phi-3.5-moe; do
     ok "$dhelix" plan "$tmp/job.yaml" --set model=$model
     ok "$dhelix" tune "$tmp/job.yaml" --cluster gb300-nvl72 --devices 64 $one --set model=$model \
         --set parallel.ep=8 --set parallel.pp=1 --set parallel.cp=1
