@@ -272,8 +272,10 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
 static double places_chosen(double places, double n_experts, double top_k)
 {
     double missed = 1;
-    for (double i = 0; i < top_k; i++)
-        missed *= DH_MAX(n_experts - n_experts / places - i, 0) / DH_MAX(n_experts - i, 1);
+    for (int64_t i = 0; i < (int64_t)top_k; i++) {
+        const double gone = (double)i;
+        missed *= DH_MAX(n_experts - n_experts / places - gone, 0) / DH_MAX(n_experts - gone, 1);
+    }
     return places * (1 - missed);
 }
 

@@ -20,6 +20,8 @@ static const char *const trait_docs[] = {
 #undef X
 };
 
+_Static_assert(DH_N_TRAIT <= 32, "dh_system.traits has a bit for each");
+
 const char *dh_trait_name(dh_trait trait)
 {
     return trait_names[trait];
