@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include "base/base.h"
+#include "config/flags.h"
 #include "dhelix/job.h"
 
 /* ---- options ------------------------------------------------------------------------ */
@@ -75,10 +76,10 @@ struct dh_command {
 };
 
 extern const dh_command dh_command_train, dh_command_launch, dh_command_check, dh_command_sample,
-    dh_command_eval, dh_command_tokenize, dh_command_convert, dh_command_profile, dh_command_plan,
-    dh_command_simulate, dh_command_tune, dh_command_validate, dh_command_calibrate,
-    dh_command_report, dh_command_verify, dh_command_run_graph, dh_command_list, dh_command_help,
-    dh_command_completion;
+    dh_command_eval, dh_command_tokenize, dh_command_convert, dh_command_import, dh_command_export,
+    dh_command_profile, dh_command_plan, dh_command_simulate, dh_command_tune, dh_command_validate,
+    dh_command_calibrate, dh_command_report, dh_command_verify, dh_command_run_graph,
+    dh_command_list, dh_command_help, dh_command_completion;
 
 /* Names end with NULL; for DH_CLI_ENUM options of compute types. */
 extern const char *const dh_cli_dtype_names[];
@@ -95,6 +96,9 @@ void dh_cli_list_words(const char *name, dh_str *out);
 /* Prints what a name of a strategy, schedule, cluster, system, model or policy is and how to set it.
  * Upper and lower case are the same. Returns the number of such names. */
 size_t dh_cli_help_named(const char *name, dh_str *out);
+
+/* cmd_import.c: the project that the first argument names. errors: DH_EINVAL, cli->usage set */
+dh_status dh_cli_project(dh_ctx *ctx, dh_cli *cli, dh_project *project);
 
 /* ---- options.c ------------------------------------------------------------------------ */
 

@@ -178,9 +178,10 @@ _Static_assert(DH_COUNTOF(stores) == DH_N_CLI_KIND, "a row per kind");
 
 /* ---- parsing -------------------------------------------------------------------------------- */
 
+/* A word with a blank in its name is an argument: another program's command line, for `import`. */
 static bool is_option(const char *word)
 {
-    return word[0] == '-' && word[1] != '\0';
+    return word[0] == '-' && word[1] != '\0' && strcspn(word, " \n") >= strcspn(word, "=");
 }
 
 /* The option at argv[*at], with its value; *at is left at the last word used. */

@@ -1,6 +1,8 @@
 /* Suggestions: what was meant by a word that is no setting, or no value of one. */
 #include "settings.h"
 
+#include "flags.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -78,7 +80,8 @@ static const char *near_anywhere(const char *key)
 
 /* ---- words of others ------------------------------------------------------------------ */
 
-/* Words of other projects that are no aliases: for a setting, or for a value of one. */
+/* Words of other projects that are neither aliases nor flags (flags.h): for a setting, or for a value
+ * of one. */
 static const struct {
     const char *of; /* setting of which it is a value; NULL: it is a key, or the last part of one */
     const char *word; /* in any case; "-" and "_" of values do not count */
@@ -87,36 +90,18 @@ static const struct {
     {NULL, "vpp", "parallel.virtual_stages"},
     {NULL, "vp", "parallel.virtual_stages"},
     {NULL, "virtual_pipeline_model_parallel_size", "parallel.virtual_stages"},
-    {NULL, "tensor_model_parallel_size", "parallel.tp"},
-    {NULL, "tensor_parallel_degree", "parallel.tp"},
-    {NULL, "pipeline_model_parallel_size", "parallel.pp"},
-    {NULL, "pipeline_parallel_degree", "parallel.pp"},
-    {NULL, "context_parallel_size", "parallel.cp"},
-    {NULL, "context_parallel_degree", "parallel.cp"},
-    {NULL, "expert_model_parallel_size", "parallel.ep"},
-    {NULL, "expert_parallel_degree", "parallel.ep"},
     {NULL, "etp", "parallel.expert_tp"},
-    {NULL, "expert_tensor_parallel_size", "parallel.expert_tp"},
-    {NULL, "data_parallel_shard_degree", "parallel.zero: 3 with parallel.dp"},
-    {NULL, "data_parallel_replicate_degree", "parallel.dp"},
     {NULL, "fsdp", "parallel.zero: 3"},
-    {NULL, "sequence_parallel", "parallel.sequence"},
     {NULL, "zero1", "parallel.zero: 1 (0 for zero1: false)"},
-    {NULL, "use_distributed_optimizer", "parallel.zero: 1"},
-    {NULL, "overlap_param_gather", "parallel.gather: forward"},
-    {NULL, "bf16", "train.dtype: bf16"},
-    {NULL, "fp16", "train.dtype: bf16 (float16 is not trained)"},
     {NULL, "precision", "train.dtype"},
     {NULL, "mixed_precision", "train.dtype"},
     {NULL, "gradient_accumulation_steps", "train.batch and train.micro_batch"},
-    {NULL, "recompute_granularity", "train.recompute"},
     {NULL, "activation_checkpoint", "train.recompute"},
     {NULL, "optimizer", "the optimizer is AdamW (optimizer.lr, ...)"},
     {NULL, "optimizer.name", "the optimizer is AdamW (optimizer.lr, ...)"},
     {NULL, "optimizer.type", "the optimizer is AdamW (optimizer.lr, ...)"},
     {NULL, "sgd", "the optimizer is AdamW (optimizer.lr, ...)"},
     {NULL, "adam", "the optimizer is AdamW (optimizer.lr, ...)"},
-    {NULL, "local_batch_size", "train.micro_batch"},
     {NULL, "max_seq_len", "train.seq_len"},
     {"train.dtype", "fp8", "train.fp8: hybrid, with train.dtype: bf16"},
     {"train.dtype", "float8", "train.fp8: hybrid, with train.dtype: bf16"},
@@ -158,11 +143,13 @@ static const struct {
 /* NULL: nobody calls a setting so. A name of a setting's own is not looked for. */
 static const char *foreign_name(const char *key)
 {
+    dh_project project;
     for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
         if (!foreign[i].of && (dh_is_same_word(key, foreign[i].word) ||
                                dh_is_same_word(dh_setting_last_part(key), foreign[i].word)))
             return foreign[i].here;
-    return NULL;
+    const dh_flag *flag = dh_flag_by_word(key, &project);
+    return flag ? flag->here : NULL;
 }
 
 /* Letters, digits and dots in lower case: "Llama-3.1_8B" as "llama3.18b". */
