@@ -37,6 +37,21 @@ static size_t help_foreign(const char *topic, dh_str *out)
     return 1;
 }
 
+/* A flag of another project that no setting is like. */
+static size_t help_flag(const char *topic, dh_str *out)
+{
+    dh_project project;
+    const dh_flag *flag = dh_flag_by_word(topic, &project);
+    if (!flag) return 0;
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, "%s (%s): %s: %s", flag->name, dh_project_names[project],
+                  dh_flag_effect_of(flag) == DH_FLAG_NONE ? "changes nothing in a step here"
+                                                          : "cannot be expressed here",
+                  flag->note ? flag->note : "");
+    dh_cli_paragraph(out, &text, 4);
+    return 1;
+}
+
 /* A setting by its last part: "tp". 0: none. */
 static size_t help_by_part(const char *topic, dh_str *out)
 {
@@ -54,7 +69,8 @@ static size_t help_by_word(const char *topic, dh_str *out)
 {
     size_t n = help_by_part(topic, out);
     if (n == 0) n = dh_cli_help_named(topic, out);
-    return n > 0 ? n : help_foreign(topic, out);
+    if (n == 0) n = help_foreign(topic, out);
+    return n > 0 ? n : help_flag(topic, out);
 }
 
 /* What looks like a setting is looked for there, all else among the commands. */

@@ -277,6 +277,22 @@ static json_t *list_systems(void)
     return rows;
 }
 
+static json_t *list_flags(void)
+{
+    json_t *rows = json_array();
+    for (int p = 0; p < DH_N_PROJECTS; p++) {
+        size_t n;
+        const dh_flag *flags = dh_flags((dh_project)p, &n);
+        for (size_t i = 0; i < n; i++)
+            json_array_append_new(rows, json_pack("{ss ss ss ss ss ss}", "name", flags[i].name,
+                                                  "project", dh_project_names[p], "section",
+                                                  flags[i].section, "effect", flags[i].effect,
+                                                  "here", flags[i].here ? flags[i].here : "-",
+                                                  "note", flags[i].note ? flags[i].note : ""));
+    }
+    return rows;
+}
+
 static json_t *list_traits(void)
 {
     json_t *rows = json_array();
@@ -337,6 +353,7 @@ static const struct list {
     {"traits", "what systems do differently from ours", list_traits},
     {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
+    {"flags", "flags of Megatron-LM, torchtitan and NeMo, and what they are here", list_flags},
 };
 
 static json_t *list_lists(void)

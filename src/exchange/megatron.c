@@ -1,6 +1,5 @@
 /* What Megatron-LM's flags mean together: model, mesh, schedule, memory, overlap, precision, optimizer.
  * NeMo's files come here too, with Megatron-LM's names. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -321,7 +320,7 @@ static bool expand_layout(const char *at, size_t n, dh_str *out, int depth)
         int64_t times = 1;
         if (i < n && at[i] == '*') {
             times = 0;
-            for (i++; i < n && isdigit((unsigned char)at[i]); i++)
+            for (i++; i < n && dh_is_digit(at[i]); i++)
                 if (times < 4096) times = times * 10 + (at[i] - '0');
         }
         for (int64_t k = 0; k < times; k++) {
@@ -429,12 +428,13 @@ static int64_t mesh(importer *im)
     if (pp > 1) virtual_stages(im, pp);
     if (pp > 1) layer_split(im, pp);
     if (im_has(im, "--cp-comm-type") && cp > 1) {
-        if (im_is(im, "--cp-comm-type", "p2p") || im_is(im, "--cp-comm-type", "allgather"))
+        if (im_is(im, "--cp-comm-type", "p2p"))
             im_fate(im, "--cp-comm-type", DH_FATE_EXPRESSED, "parallel.cp",
-                    "ranks exchange keys and values");
+                    "keys and values go from rank to rank");
         else
             im_fate(im, "--cp-comm-type", DH_FATE_LOST, NULL,
-                    "context-parallel ranks exchange keys and values, not heads");
+                    "keys and values go from rank to rank: nothing is gathered at once, no heads "
+                    "are exchanged");
     } else if (im_has(im, "--cp-comm-type")) {
         im_fate(im, "--cp-comm-type", DH_FATE_IDLE, NULL, "cp is 1");
     }

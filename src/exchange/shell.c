@@ -4,7 +4,6 @@
  * A word is expanded while it is read. Commands are kept as their words; the one with most flags of
  * Megatron-LM is what the script is about. A variable without a value stays as its name ("$DATA"), so
  * that a flag does not lose its value; in conditions it is empty, as in a shell. */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,8 +73,8 @@ static void note(shell *s, const char *what)
 static size_t name_length(const char *text)
 {
     size_t n = 0;
-    if (!isalpha((unsigned char)text[0]) && text[0] != '_') return 0;
-    while (isalnum((unsigned char)text[n]) || text[n] == '_') n++;
+    if (!dh_is_letter(text[0]) && text[0] != '_') return 0;
+    while ((dh_is_letter(text[n]) || dh_is_digit(text[n])) || text[n] == '_') n++;
     return n;
 }
 
@@ -113,7 +112,7 @@ static int64_t add(sum *m);
 
 static void skip_blanks(sum *m)
 {
-    while (isspace((unsigned char)*m->at)) m->at++;
+    while (*m->at && strchr(" \t\r\n", *m->at)) m->at++;
 }
 
 static int64_t named(sum *m)
@@ -145,8 +144,8 @@ static int64_t unary(sum *m)
         m->at++, m->depth++;
         value = -unary(m);
         m->depth--;
-    } else if (isdigit((unsigned char)*m->at)) {
-        for (; isdigit((unsigned char)*m->at); m->at++)
+    } else if (dh_is_digit(*m->at)) {
+        for (; dh_is_digit(*m->at); m->at++)
             if (value < INT64_MAX / 10 - 10) value = value * 10 + (*m->at - '0');
     } else {
         if (*m->at == '$') m->at++;
@@ -345,7 +344,7 @@ static dh_status dollar(shell *s, word *w, bool quoted)
     }
     if (t[1] == '{') return braces(s, w, quoted);
     size_t n = name_length(t + 1);
-    if (!n && t[1] && (isdigit((unsigned char)t[1]) || strchr("@*#?$!-", t[1]))) n = 1;
+    if (!n && t[1] && (dh_is_digit(t[1]) || strchr("@*#?$!-", t[1]))) n = 1;
     s->at += 1 + n;
     if (!n) return put(s, w, "$", 1, true);
     const variable *v = find(s, t + 1, n);
@@ -559,7 +558,7 @@ static bool goes_on(const char *end)
 {
     if (*end != '\n') return false;
     end += strspn(end, " \t\r\n");
-    return end[0] == '-' && end[1] == '-' && isalpha((unsigned char)end[2]);
+    return end[0] == '-' && end[1] == '-' && dh_is_letter(end[2]);
 }
 
 /* To the end of a simple command, which is left as the next character. */
@@ -583,7 +582,7 @@ static dh_status simple(shell *s, bool live)
             break;
         }
         const size_t skip = command.n == 0 || declares(&command) ? assignment(t, &n, &adds) : 0;
-        const bool number = isdigit((unsigned char)*t) && (t[1] == '<' || t[1] == '>');
+        const bool number = dh_is_digit(*t) && (t[1] == '<' || t[1] == '>');
         if (number) s->at++;
         if (number || strchr("<>&", *t))
             st = redirection(s);
@@ -804,7 +803,7 @@ static dh_status run_all(shell *s, bool live, const char *until, char *stop)
 
 static bool is_flag(const char *text)
 {
-    return text[0] == '-' && text[1] == '-' && isalpha((unsigned char)text[2]);
+    return text[0] == '-' && text[1] == '-' && dh_is_letter(text[2]);
 }
 
 static bool ends_with(const char *text, const char *end)

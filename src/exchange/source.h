@@ -4,6 +4,15 @@
 
 #include "base/base.h"
 
+static inline bool dh_is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+static inline bool dh_is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 /* A flag with its value, or a key of a file with its value. */
 typedef struct dh_said {
     const char *name;  /* "--seq-length", "training.seq_len" */

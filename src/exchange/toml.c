@@ -1,7 +1,6 @@
 /* TOML, as configuration files of trainers have it: tables, dotted keys, strings, numbers, booleans,
  * arrays and inline tables. Dates and arrays of tables are refused. Values become texts: of an array
  * its elements with a blank between. */
-#include <ctype.h>
 #include <string.h>
 
 #include "exchange/source.h"
@@ -43,7 +42,7 @@ static void blanks(toml *t, bool lines)
 
 static bool is_bare(char c)
 {
-    return isalnum((unsigned char)c) || c == '_' || c == '-';
+    return (dh_is_letter(c) || dh_is_digit(c)) || c == '_' || c == '-';
 }
 
 /* \n, \", \\ and others; \u stays as it is written. */

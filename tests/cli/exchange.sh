@@ -77,7 +77,7 @@ one '--use-torch-fsdp2' parallel 'zero: 3' 8
 one '--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads' parallel 'zero: 2' 8
 one '--ddp-bucket-size 40000000' parallel 'bucket_mb: 160' 8
 one '--context-parallel-size 2 --cp-comm-type a2a' parallel 'cp: 2'
-says 'exchange keys and values, not heads'
+says 'no heads are exchanged'
 one '--num-experts 8 --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel --moe-token-dispatcher-type alltoall' parallel 'ep: 4, expert_tp: 1'
 one '--num-experts 8 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm' strategy combined-1f1b
 one '--fp8-format e4m3 --fp8-recipe mxfp8' train 'fp8: e4m3'
@@ -211,4 +211,13 @@ says '"parallel.zero"'
 fails 1 "export megatron" "$dhelix" export nemo "$tmp/job.yaml"
 ok "$dhelix" import megatron $data/gpt3_175b.sh --json
 says '"not_expressed"'
+
+# ---- one table: what a flag is, in lists, help and pages
+ok "$dhelix" help use-sharp
+says '--use-sharp (megatron): cannot be expressed here'
+ok "$dhelix" help tensor_parallel_degree
+says 'here parallel.tp'
+if command -v python3 >/dev/null; then
+    ok python3 scripts/words.py --check "$dhelix"
+fi
 finish
