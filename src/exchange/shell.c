@@ -812,8 +812,16 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+static void note_launcher(shell *s, const char *name, const char *value)
+{
+    const char *text = dh_arena_printf(
+        s->arena, "The launcher's %s is \"%s\", not a number: --ranks N or --define gives it.",
+        name, value);
+    if (!text || !dh_vec_push(&s->source->notes, text)) s->failed = true;
+}
+
 /* Of torchrun, torch.distributed.launch and srun. */
-static void launcher(const shell *s, size_t n)
+static void launcher(shell *s, size_t n)
 {
     static const struct {
         const char *name;
@@ -823,15 +831,16 @@ static void launcher(const shell *s, size_t n)
                  {"--nodes", 'n'},          {"--num_nodes", 'n'},      {"-N", 'n'}};
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < DH_COUNTOF(names); k++) {
-            const char *word = s->best.at[i];
+            const char *at = s->best.at[i];
             const size_t length = strlen(names[k].name);
             int64_t value;
-            if (strncmp(word, names[k].name, length) != 0) continue;
-            const char *text = word[length] == '='          ? word + length + 1
-                               : !word[length] && i + 1 < n ? s->best.at[i + 1]
-                                                            : "";
-            if (!dh_parse_i64(text, &value) || value < 1) continue;
-            *(names[k].what == 'p' ? &s->source->per_node : &s->source->nodes) = value;
+            if (strncmp(at, names[k].name, length) != 0 || (at[length] && at[length] != '='))
+                continue;
+            const char *given = at[length] ? at + length + 1 : i + 1 < n ? s->best.at[i + 1] : "";
+            if (dh_parse_i64(given, &value) && value > 0 && value < INT32_MAX)
+                *(names[k].what == 'p' ? &s->source->per_node : &s->source->nodes) = value;
+            else
+                note_launcher(s, names[k].name, given);
         }
 }
 
@@ -929,6 +938,7 @@ dh_status dh_shell_read(dh_ctx *ctx, const char *origin, const char *text, dh_de
     if (st == DH_OK && s.most == 0)
         st = dh_fail(ctx, DH_EFORMAT, "%s: no command has a flag of Megatron-LM", origin);
     if (st == DH_OK) st = say_all(&s);
+    if (st == DH_OK && s.failed) st = no_memory(&s);
     for (size_t i = 0; i < s.variables.n; i++) dh_vec_fini(&s.variables.at[i].values);
     dh_vec_fini(&s.variables);
     dh_vec_fini(&s.best);
