@@ -29,7 +29,7 @@ static dh_status print(dh_ctx *ctx, const dh_exported *e)
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
-    dh_project project;
+    dh_project project = DH_PROJECT_MEGATRON;
     dh_job *job = NULL;
     dh_exported exported;
     (void)args;

@@ -150,7 +150,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                                    .n_defines = a->defines.n,
                                    .set = cli->set.at,
                                    .n_set = cli->set.n};
-    dh_project project;
+    dh_project project = DH_PROJECT_MEGATRON;
     dh_imported imported;
     DH_TRY(dh_cli_project(ctx, cli, &project));
     DH_TRY(dh_import(ctx, project, cli->args.at[1], &how, &imported));

@@ -58,6 +58,79 @@ static void say_differences(importer *im, const char *name)
                    "only gpt2 has biases");
 }
 
+enum { MOST_LAYERS = 4096 };
+
+static bool list_sum(const char **at, dh_str *out, int depth);
+
+/* [0,1] or (...), and * behind it. */
+static bool list_term(const char **at, dh_str *out, int depth)
+{
+    const size_t from = out->len;
+    *at += strspn(*at, " ");
+    if (**at == '(') {
+        ++*at;
+        if (depth > 8 || !list_sum(at, out, depth + 1) || *(*at)++ != ')') return false;
+    } else if (**at == '[') {
+        for (++*at; **at && **at != ']'; ++*at)
+            if (**at == '0' || **at == '1')
+                dh_str_append(out, *at, 1);
+            else if (!strchr(", ", **at))
+                return false;
+        if (*(*at)++ != ']') return false;
+    } else {
+        return false;
+    }
+    *at += strspn(*at, " ");
+    if (**at != '*') return true;
+    int64_t times = 0;
+    const size_t n = out->len - from;
+    for (*at += 1 + strspn(*at + 1, " "); dh_is_digit(**at); ++*at)
+        times = DH_MIN(times * 10 + (**at - '0'), (int64_t)MOST_LAYERS);
+    if (times < 1 || from + n * (size_t)times > MOST_LAYERS) return false;
+    dh_str part = DH_STR_INIT;
+    dh_str_append(&part, n ? out->text + from : "", n);
+    for (int64_t i = 1; i < times; i++) dh_str_append(out, part.text, part.len);
+    dh_str_fini(&part);
+    return true;
+}
+
+static bool list_sum(const char **at, dh_str *out, int depth)
+{
+    for (;;) {
+        if (!list_term(at, out, depth)) return false;
+        *at += strspn(*at, " ");
+        if (**at != '+') return true;
+        ++*at;
+    }
+}
+
+/* "([0]*3+[1]*58)" as "000111...": a text for each layer; false: not read. */
+static bool expand_layers(const char *text, dh_str *out)
+{
+    int64_t period;
+    if (dh_parse_i64(text, &period)) {
+        for (int64_t i = 0; i < period && period <= MOST_LAYERS; i++)
+            dh_str_printf(out, "%d", i == 0);
+        return period > 0 && period <= MOST_LAYERS;
+    }
+    const char *end = text + strspn(text, "'\" ");
+    return list_sum(&end, out, 0) && !end[strspn(end, "'\" ")] && !out->failed;
+}
+
+/* Layers before the first with experts, where all after it have experts; -1: another pattern */
+static int64_t dense_layers(const char *text)
+{
+    dh_str layers = DH_STR_INIT;
+    int64_t n = -1;
+    if (expand_layers(text, &layers)) {
+        const size_t zeros = strspn(layers.text, "0");
+        if (strspn(layers.text + zeros, "1") == layers.len - zeros && layers.len > zeros)
+            n = (int64_t)zeros;
+    }
+    dh_str_fini(&layers);
+    return n;
+}
+
 static void ffn(importer *im, const char *name, int64_t width)
 {
     const bool gated = im_has(im, "--swiglu") || im_has(im, "--quick-geglu");
@@ -65,7 +138,8 @@ static void ffn(importer *im, const char *name, int64_t width)
     int64_t f = im_int(im, "--ffn-hidden-size", gated ? width * 4 * 2 / 3 / 64 * 64 : width * 4);
     const bool experts = im_has(im, "--num-experts");
     if (experts && im_has(im, "--moe-ffn-hidden-size")) {
-        if (strcmp(name, "mixtral") != 0) im_set(im, "model.dense_width", "%lld", (long long)f);
+        if (strcmp(name, "mixtral") != 0 && dense_layers(im_text(im, "--moe-layer-freq", "1")) > 0)
+            im_set(im, "model.dense_width", "%lld", (long long)f);
         f = im_int(im, "--moe-ffn-hidden-size", f);
     }
     im_set(im, "model.ffn_width", "%lld", (long long)(dense ? f : f * 2 / 3));
@@ -161,21 +235,6 @@ static void positions(importer *im, const char *name)
         im_set(im, "model.rope_high_freq_factor", "4");
         im_set(im, "model.rope_original_max_seq", "8192");
     }
-}
-
-/* "([0]*3+[1]*58)": layers before the first with experts; -1: another pattern */
-static int64_t dense_layers(const char *text)
-{
-    long long zeros = 0, ones = 0;
-    char plain[64];
-    size_t n = 0;
-    for (const char *p = text; *p && n + 1 < sizeof plain; p++)
-        if (!strchr("()[]'\" ", *p)) plain[n++] = *p;
-    plain[n] = '\0';
-    if (strcmp(plain, "1") == 0) return 0;
-    if (sscanf(plain, "0*%lld+1*%lld", &zeros, &ones) == 2) return zeros;
-    if (sscanf(plain, "0+1*%lld", &ones) == 1) return 1;
-    return sscanf(plain, "1*%lld", &ones) == 1 ? 0 : -1;
 }
 
 static void experts(importer *im, const char *name)

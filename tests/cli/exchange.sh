@@ -80,6 +80,14 @@ one '--context-parallel-size 2 --cp-comm-type a2a' parallel 'cp: 2'
 says 'no heads are exchanged'
 one '--num-experts 8 --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel --moe-token-dispatcher-type alltoall' parallel 'ep: 4, expert_tp: 1'
 one '--num-experts 8 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm' strategy combined-1f1b
+deepseek='--multi-latent-attention --q-lora-rank 512 --kv-lora-rank 256 --num-experts 16 --moe-ffn-hidden-size 1024
+          --moe-router-topk 4 --moe-shared-expert-intermediate-size 2048 --moe-router-num-groups 4
+          --moe-router-group-topk 2 --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall'
+one "$deepseek --moe-layer-freq '([0]*3+[1]*29)'" model 'dense_first: 3'
+has model 'q_lora: 512, kv_lora: 256, rope_dim: 64'
+has model 'n_shared: 2, n_groups: 4, top_groups: 2'
+one "$deepseek --moe-layer-freq '([0]+[1])*16'" model 'family: deepseek_v3'
+says 'layers without experts are the first ones'
 one '--fp8-format e4m3 --fp8-recipe mxfp8' train 'fp8: e4m3'
 says 'scales are those of rows and columns'
 one '--attention-backend unfused' system +scores
