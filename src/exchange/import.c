@@ -137,6 +137,13 @@ int64_t im_get_int(const importer *im, const char *key, int64_t fallback)
     return text && dh_parse_i64(text, &value) ? value : fallback;
 }
 
+const char *im_given_model(const importer *im)
+{
+    for (size_t i = 0; i < im->how->n_set; i++)
+        if (strncmp(im->how->set[i], "model=", 6) == 0) return im->how->set[i] + 6;
+    return NULL;
+}
+
 void im_trait(importer *im, const char *trait)
 {
     dh_str_printf(&im->traits, "+%s", trait);

@@ -26,8 +26,9 @@ typedef struct importer {
     DH_VEC(im_flag) flags;
     DH_VEC(im_setting) settings;
     const char *system;
-    dh_str traits; /* "+reduced-last" */
-    dh_status st;  /* of the first rule that failed: later ones do nothing */
+    const char *preset; /* of the model, where the file names one; NULL: by its sizes */
+    dh_str traits;      /* "+reduced-last" */
+    dh_status st;       /* of the first rule that failed: later ones do nothing */
 } importer;
 
 /* The last one of a name that is not off; NULL: none. */
@@ -46,6 +47,8 @@ void im_unset(importer *im, const char *key);
 /* NULL: not set */
 const char *im_get(const importer *im, const char *key);
 int64_t im_get_int(const importer *im, const char *key, int64_t fallback);
+/* The model that --set names, a preset or a config.json; NULL: none */
+const char *im_given_model(const importer *im);
 /* Of the system that is simulated. */
 void im_trait(importer *im, const char *trait);
 /* What becomes of a flag, if it is given; here: NULL leaves it as it is */

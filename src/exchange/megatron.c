@@ -308,8 +308,10 @@ static void model(importer *im, bool has_default)
     const int64_t width = im_int(im, "--hidden-size", 0), seq = im_int(im, "--seq-length", 1);
     if (!im_has(im, "--num-layers") || !im_has(im, "--hidden-size") ||
         !im_has(im, "--num-attention-heads"))
-        im_fail(im, DH_EINVAL,
-                "a model needs --num-layers, --hidden-size and --num-attention-heads");
+        im_fail(
+            im, DH_EINVAL,
+            "a model needs --num-layers, --hidden-size and --num-attention-heads; --set model=... "
+            "gives a preset or a config.json");
     say_differences(im, name);
     ffn(im, name, width);
     attention(im, name);
@@ -334,7 +336,7 @@ static int64_t expert_parallel(importer *im)
     const int64_t tp = im_int(im, "--tensor-model-parallel-size", 1);
     const int64_t etp = im_int(im, "--expert-tensor-parallel-size", tp);
     int64_t ep = im_int(im, "--expert-model-parallel-size", 1);
-    if (!im_has(im, "--num-experts")) {
+    if (!im_has(im, "--num-experts") && !im->preset) {
         im_unset(im, "parallel.ep");
         im_fate(im, "--expert-model-parallel-size", DH_FATE_IDLE, NULL, "the model has no experts");
         im_fate(im, "--expert-tensor-parallel-size", DH_FATE_IDLE, NULL,
@@ -737,7 +739,11 @@ void im_megatron(importer *im)
 {
     const bool nemo = im->system != NULL;
     if (!nemo) im->system = "megatron-core-2026";
-    model(im, !nemo);
+    if (!im->preset && !im_has(im, "--num-layers")) im->preset = im_given_model(im);
+    if (im->preset)
+        im_set(im, "model.preset", "%s", im->preset);
+    else
+        model(im, !nemo);
     const int64_t unit = mesh(im);
     im_ranks(im, unit);
     if (im->st != DH_OK) return;

@@ -90,8 +90,31 @@ static void optimizer(importer *im)
         im_set(im, "optimizer.schedule", "cosine");
 }
 
+/* The class of a model's configuration, which has its sizes. */
+static void preset(importer *im)
+{
+    static const char *const classes[][2] = {
+        {"Llama3Config8B", "llama3-8b"},        {"Llama31Config8B", "llama3-8b"},
+        {"Llama3Config70B", "llama3-70b"},      {"Llama31Config70B", "llama3-70b"},
+        {"Llama31Config405B", "llama3.1-405b"}, {"Llama2Config7B", "llama2-7b"},
+        {"MixtralConfig8x7B", "mixtral-8x7b"},  {"MistralConfig7B", "mistral-7b"},
+        {"Qwen3Config8B", "qwen3-8b"},          {"DeepSeekV3Config", "deepseek-v3"}};
+    for (size_t i = 0; i < im->flags.n; i++)
+        for (size_t k = 0; k < DH_COUNTOF(classes); k++) {
+            im_flag *f = &im->flags.at[i];
+            const char *last = f->given.value ? strrchr(f->given.value, '.') : NULL;
+            if (strcmp(f->name, "_target_") != 0 || !last || strcmp(last + 1, classes[k][0]) != 0)
+                continue;
+            im->preset = classes[k][1];
+            f->given.fate = DH_FATE_EXPRESSED;
+            f->given.here = "model.preset";
+            f->given.note = NULL;
+        }
+}
+
 void im_nemo(importer *im)
 {
+    preset(im);
     const int64_t per_node = im_int(im, "trainer.devices", 0);
     if (per_node > 0) {
         im->source.per_node = per_node;

@@ -28,7 +28,10 @@ static dh_status say(reader *r, const char *path, const yaml_node_t *at, const c
     return dh_vec_push(&r->source->said, said) ? DH_OK : no_memory(r->ctx);
 }
 
-/* Plain values of a sequence, with a blank between. */
+static dh_status visit(void *self, const char *path, const yaml_node_t *key,
+                       const yaml_node_t *value);
+
+/* Plain values of a sequence, with a blank between; mappings in it as if they stood there. */
 static dh_status sequence(reader *r, const char *path, const yaml_node_t *node)
 {
     dh_str text = DH_STR_INIT;
@@ -36,8 +39,12 @@ static dh_status sequence(reader *r, const char *path, const yaml_node_t *node)
     dh_status st = DH_OK;
     for (; st == DH_OK && item < node->data.sequence.items.top; item++) {
         const yaml_node_t *value = dh_yaml_node(r->yaml, *item);
-        const char *one = "...";
+        const char *one = "[]";
         if (value->type == YAML_SCALAR_NODE) st = dh_yaml_scalar(r->yaml, value, &one);
+        if (value->type == YAML_MAPPING_NODE) {
+            st = dh_yaml_each(r->yaml, path, value, visit, r);
+            continue;
+        }
         if (st == DH_OK) dh_str_printf(&text, "%s%s", text.len ? " " : "", one);
     }
     if (st == DH_OK && text.failed) st = no_memory(r->ctx);

@@ -30,18 +30,10 @@ static const char *preset_of(importer *im)
     return NULL;
 }
 
-/* Another model that --set names; NULL: none */
-static const char *given_model(const importer *im)
-{
-    for (size_t i = 0; i < im->how->n_set; i++)
-        if (strncmp(im->how->set[i], "model=", 6) == 0) return im->how->set[i] + 6;
-    return NULL;
-}
-
 /* Returns the number of layers; 0: not known. */
 static int64_t model(importer *im)
 {
-    const char *preset = preset_of(im), *other = given_model(im);
+    const char *preset = preset_of(im), *other = im_given_model(im);
     dh_model shape;
     dh_ctx quiet = DH_CTX_INIT;
     if (!preset && !other) {

@@ -175,6 +175,20 @@ has model 'family: gpt2, n_layers: 96'
 has model 'ffn_width: 49152'
 has train 'batch: 256'
 has train 'recompute: attention'
+import nemo $data/nemo2_llama3_8b.yaml
+has ranks 8
+has system nemo+half-gradients
+has model 'preset: llama3-8b'
+has train 'batch: 512, micro_batch: 1, seq_len: 8192, dtype: bf16'
+has parallel 'cp: 2, zero: 1, gather: forward'
+sed 's/tp_comm_overlap: false/tp_comm_overlap: true/; s/tensor_model_parallel_size: 1/tensor_model_parallel_size: 2/' \
+    $data/nemo2_llama3_8b.yaml >"$tmp/rings.yaml"
+import nemo "$tmp/rings.yaml"
+has strategy intra-batch
+sed 's/Llama3Config8B/Nemotron4Config15B/' $data/nemo2_llama3_8b.yaml >"$tmp/other.yaml"
+fails 1 '--set model=... gives a preset' "$dhelix" import nemo "$tmp/other.yaml"
+import nemo "$tmp/other.yaml" --set model=llama2-7b --set train.seq_len=4096
+has model 'preset: llama2-7b'
 printf 'model:\n  num_layer: 2\n' >"$tmp/bad.yaml"
 fails 1 'model.num_layer is not a key of NeMo' "$dhelix" import nemo "$tmp/bad.yaml"
 
