@@ -143,11 +143,17 @@ static const struct {
 /* NULL: nobody calls a setting so. A name of a setting's own is not looked for. */
 static const char *foreign_name(const char *key)
 {
-    dh_project project;
     for (size_t i = 0; i < DH_COUNTOF(foreign); i++)
         if (!foreign[i].of && (dh_is_same_word(key, foreign[i].word) ||
                                dh_is_same_word(dh_setting_last_part(key), foreign[i].word)))
             return foreign[i].here;
+    return NULL;
+}
+
+/* The same for flags (flags.h). */
+static const char *flag_name(const char *key)
+{
+    dh_project project;
     const dh_flag *flag = dh_flag_by_word(key, &project);
     return flag ? flag->here : NULL;
 }
@@ -192,7 +198,7 @@ const char *dh_foreign_word(const char *word, const char **setting)
         here = dh_foreign_value(foreign[i].of, word);
         *setting = here ? foreign[i].of : NULL;
     }
-    return here;
+    return here ? here : flag_name(word);
 }
 
 /* Whether a name, as a hub has it, says more than a preset's: "Qwen2.5-7B-Instruct". */
@@ -240,7 +246,8 @@ void dh_setting_suggest(const char *key, dh_str *out)
     size_t n_settings;
     const dh_setting *settings = all_settings(&n_settings);
     const int section = near_section(key);
-    const char *other = foreign_name(key), *elsewhere = same_name_elsewhere(key);
+    const char *elsewhere = same_name_elsewhere(key), *word = foreign_name(key);
+    const char *other = word || elsewhere ? word : flag_name(key);
     const char *near = elsewhere && !strchr(key, '.') ? elsewhere : near_in_section(key);
     if (other) {
         dh_str_printf(out, "here: %s", other);
