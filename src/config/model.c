@@ -226,6 +226,11 @@ static dh_status check_gemma(dh_ctx *ctx, const dh_model *m)
         return dh_fail(ctx, DH_EINVAL, "model query_scalar is %g; it must be %s", m->query_scalar,
                        gemma ? "0 (head_dim) or above"
                              : "0: scores are divided by the root of head_dim");
+    if (m->query_scalar > 1e9 || m->query_scalar != floor(m->query_scalar))
+        return dh_fail(ctx, DH_EINVAL,
+                       "model query_scalar is %.17g; it must be a whole number up to 1e9, as "
+                       "Transformers has it",
+                       m->query_scalar);
     if (!isfinite(m->logit_softcap) || m->logit_softcap < 0 || (m->logit_softcap > 0 && !gemma))
         return dh_fail(ctx, DH_EINVAL, "model logit_softcap is %g; it must be %s", m->logit_softcap,
                        gemma ? "0 (none) or above" : "0: the family has none");
@@ -330,6 +335,17 @@ static dh_status check_rope(dh_ctx *ctx, const dh_rope *r)
     return DH_OK;
 }
 
+/* Transformers takes "yarn" of Phi-3 for longrope, and refuses the others. */
+static dh_status check_phi3(dh_ctx *ctx, const dh_model *m)
+{
+    if (m->family != DH_FAMILY_PHI3 || m->rope.scaling == DH_ROPE_SCALING_NONE) return DH_OK;
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "model rope scaling is %s; in the phi3 family rotary positions are stretched by "
+                   "lists of factors (longrope) alone, which is not computed: only none is "
+                   "supported",
+                   dh_rope_scaling_names[m->rope.scaling]);
+}
+
 static dh_status check_reals(dh_ctx *ctx, const dh_model *m)
 {
     if (!isfinite(m->norm_eps) || m->norm_eps <= 0 || m->norm_eps >= 1)
@@ -356,6 +372,7 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     DH_TRY(check_heads(ctx, m));
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
+    DH_TRY(check_phi3(ctx, m));
     if (m->rope_nth.scaling == DH_ROPE_SCALING_YARN)
         return dh_fail(ctx, DH_EINVAL,
                        "model nth_rope_scaling: every n-th layer's may not be yarn");

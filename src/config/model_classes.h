@@ -21,6 +21,8 @@ void dh_config_write_relative(json_t *config, const dh_model *m);
 dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_theta,
                               dh_rope *out);
 void dh_config_write_rope(json_t *config, const dh_rope *r);
+/* The newest spelling: an object with the theta in it, as "rope_parameters" holds. */
+json_t *dh_config_rope_object(const dh_rope *r);
 
 /* That it is of a causal language model: encoders and classifiers say otherwise.
  * errors: DH_EUNSUPPORTED, names the key and what it says */

@@ -4,7 +4,6 @@
  * it is refused. */
 #include "model_classes.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,11 +107,9 @@ static void write_gemma(json_t *config, const dh_model *m)
     dh_config_write_relative(config, m);
     json_object_del(config, "hidden_act");
     json_object_set_new(config, "hidden_activation", json_string("gelu_pytorch_tanh"));
-    /* Transformers takes a whole number alone. */
+    /* Transformers takes no other than a whole number. */
     const double scalar = m->query_scalar > 0 ? m->query_scalar : (double)m->head_dim;
-    json_object_set_new(config, "query_pre_attn_scalar",
-                        scalar < 1e15 && scalar == floor(scalar) ? json_integer((json_int_t)scalar)
-                                                                 : json_real(scalar));
+    json_object_set_new(config, "query_pre_attn_scalar", json_integer((json_int_t)scalar));
     write_cap(config, "final_logit_softcapping", m->logit_softcap);
     write_cap(config, "attn_logit_softcapping", m->attn_softcap);
     json_object_set_new(config, "sliding_window", json_integer(m->window ? m->window : m->max_seq));
@@ -193,12 +190,26 @@ dh_status dh_config_read_gemma3_images(dh_ctx *ctx, const json_t *config, dh_mod
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading \"text_config\"");
 }
 
+/* Older spellings have no scaling of layers with a window: then an object for each type of layer. */
+static void write_ropes(json_t *config, const dh_model *m)
+{
+    json_object_del(config,
+                    "rope_theta"); /* which write_gemma took from the layers with a window */
+    json_object_del(config, "rope_scaling");
+    if (m->rope.scaling == DH_ROPE_SCALING_NONE) {
+        dh_config_write_rope(config, &m->rope_nth);
+        json_object_set_new(config, "rope_local_base_freq", json_real(m->rope.theta));
+        return;
+    }
+    json_object_set_new(config, "rope_parameters",
+                        json_pack("{so so}", "sliding_attention", dh_config_rope_object(&m->rope),
+                                  "full_attention", dh_config_rope_object(&m->rope_nth)));
+}
+
 void dh_config_write_gemma3(json_t *config, const dh_model *m)
 {
     write_gemma(config, m);
-    dh_config_write_rope(config, &m->rope_nth); /* over that of the other layers */
-    if (m->rope_nth.scaling == DH_ROPE_SCALING_NONE) json_object_del(config, "rope_scaling");
-    json_object_set_new(config, "rope_local_base_freq", json_real(m->rope.theta));
+    write_ropes(config, m);
     json_object_set_new(config, "sliding_window_pattern", json_integer(m->nth));
     write_types(config, m, m->nth);
 }

@@ -111,12 +111,13 @@ static dh_status read_rope(dh_ctx *ctx, const json_t *config, double default_the
     return DH_OK;
 }
 
-static void write_rope(json_t *config, const dh_rope *r)
+/* An object with its type and what the type needs. */
+static json_t *scaling_of(const dh_rope *r)
 {
-    json_object_set_new(config, "rope_theta", json_real(r->theta));
-    if (r->scaling == DH_ROPE_SCALING_NONE) return;
     json_t *rope = json_object();
-    json_object_set_new(rope, "rope_type", json_string(dh_rope_scaling_names[r->scaling]));
+    json_object_set_new(rope, "rope_type",
+                        json_string(r->scaling ? dh_rope_scaling_names[r->scaling] : "default"));
+    if (r->scaling == DH_ROPE_SCALING_NONE) return rope;
     json_object_set_new(rope, "factor", json_real(r->factor));
     if (r->scaling == DH_ROPE_SCALING_LLAMA3) {
         json_object_set_new(rope, "low_freq_factor", json_real(r->low_freq_factor));
@@ -125,7 +126,21 @@ static void write_rope(json_t *config, const dh_rope *r)
                             json_integer(r->original_max_seq));
     }
     if (r->scaling == DH_ROPE_SCALING_YARN) dh_config_write_yarn(rope, r);
-    json_object_set_new(config, "rope_scaling", rope);
+    return rope;
+}
+
+json_t *dh_config_rope_object(const dh_rope *r)
+{
+    json_t *rope = scaling_of(r);
+    json_object_set_new(rope, "rope_theta", json_real(r->theta));
+    return rope;
+}
+
+static void write_rope(json_t *config, const dh_rope *r)
+{
+    json_object_set_new(config, "rope_theta", json_real(r->theta));
+    if (r->scaling != DH_ROPE_SCALING_NONE)
+        json_object_set_new(config, "rope_scaling", scaling_of(r));
 }
 
 dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_theta, dh_rope *out)
@@ -350,8 +365,7 @@ static void write_llama(json_t *config, const dh_model *m)
     json_object_set_new(config, "max_position_embeddings", json_integer(m->max_seq));
     json_object_set_new(config, "hidden_act", json_string("silu"));
     json_object_set_new(config, "rms_norm_eps", json_real(m->norm_eps));
-    if (m->family == DH_FAMILY_LLAMA || m->family == DH_FAMILY_MIXTRAL)
-        json_object_set_new(config, "attention_bias", json_false());
+    if (m->family == DH_FAMILY_LLAMA) json_object_set_new(config, "attention_bias", json_false());
     write_rope(config, &m->rope);
 }
 

@@ -2,6 +2,7 @@
  * say which tokens begin and end a text, how texts are drawn, and templates of conversations.
  * Training does not use them. Without them other programs would not stop at the right token. */
 #include <libgen.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,20 +39,62 @@ static dh_status write_config(dh_ctx *ctx, json_t *config, const char *path)
     return st;
 }
 
+/* An id as Transformers' config classes take it: a whole number or null, of eos_token_id a list too.
+ * 2.0 becomes 2. Steals nothing; out: a new reference, NULL where it is none. */
+static json_t *id_of(const json_t *value)
+{
+    if (json_is_integer(value) || json_is_null(value)) return json_deep_copy(value);
+    const double real = json_is_real(value) ? json_real_value(value) : 0.5;
+    return real == floor(real) && fabs(real) < 1e15 ? json_integer((json_int_t)real) : NULL;
+}
+
+static json_t *ids_of(const json_t *value)
+{
+    size_t i;
+    json_t *one, *list = json_array();
+    json_array_foreach((json_t *)value, i, one)
+    {
+        json_t *id = json_is_null(one) ? NULL : id_of(one);
+        if (id && json_array_append_new(list, id) == 0) continue;
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+static dh_status read_ids(dh_ctx *ctx, const char *key, const json_t *value, const char *path,
+                          json_t **ids)
+{
+    const bool several = strcmp(key, "eos_token_id") == 0;
+    *ids = several && json_is_array(value) ? ids_of(value) : id_of(value);
+    if (*ids) return DH_OK;
+    return dh_fail(ctx, DH_EFORMAT, "%s: \"%s\" must be a whole number or null%s", path, key,
+                   several ? ", or a list of whole numbers" : "");
+}
+
 /* Keys of `from` into `to`, which is written back if it had not all of them. Takes both. */
-static dh_status merge(dh_ctx *ctx, json_t *from, json_t *to, const char *path)
+static dh_status merge(dh_ctx *ctx, const char *from_path, json_t *from, const char *path,
+                       json_t *to)
 {
     int n_new = 0, failed = 0;
-    for (size_t i = 0; i < DH_COUNTOF(kept_keys); i++) {
-        json_t *value = json_object_get(from, kept_keys[i]);
-        if (!value || json_equal(value, json_object_get(to, kept_keys[i]))) continue;
-        failed |= json_object_set(to, kept_keys[i], value);
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(kept_keys); i++) {
+        const json_t *value = json_object_get(from, kept_keys[i]);
+        json_t *ids = NULL;
+        if (!value) continue;
+        st = read_ids(ctx, kept_keys[i], value, from_path, &ids);
+        if (st != DH_OK || json_equal(ids, json_object_get(to, kept_keys[i]))) {
+            json_decref(ids);
+            continue;
+        }
+        failed |= json_object_set_new(to, kept_keys[i], ids);
         n_new++;
     }
     json_decref(from);
-    if (n_new > 0 && !failed) return write_config(ctx, to, path);
+    if (st == DH_OK && n_new > 0 && !failed) return write_config(ctx, to, path);
     json_decref(to);
-    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path) : DH_OK;
+    if (st == DH_OK && failed) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    return st;
 }
 
 static dh_status keep_ids(dh_ctx *ctx, const char *from_dir, const char *to_dir)
@@ -66,7 +109,7 @@ static dh_status keep_ids(dh_ctx *ctx, const char *from_dir, const char *to_dir)
         st = read_config(ctx, from.text, &source);
         if (st == DH_OK) st = read_config(ctx, to.text, &target);
         if (st == DH_OK)
-            st = merge(ctx, source, target, to.text);
+            st = merge(ctx, from.text, source, to.text, target);
         else
             json_decref(source);
     }

@@ -650,6 +650,11 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"phimoe\", \"attention_bias\": true, \"num_local_experts\": 1}", "top_k",
          DH_EINVAL},
         {"{\"model_type\": \"phimoe\"}", "qkv_bias is false", DH_EINVAL},
+        {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, "
+         "\"original_max_position_embeddings\": 4096}}",
+         "longrope", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 20.5}", "whole number",
+         DH_EINVAL},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\"}}", "longrope",
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": -1}", "attn_softcap is -1",
