@@ -232,6 +232,8 @@ static dh_status read_text(const measured_file *f)
         DH_TRY(measured_read_profile(f));
     else if (is_json(f->text))
         DH_TRY(measured_read_kineto(f));
+    else if (nccl_is_csv(f->text))
+        DH_TRY(nccl_read_csv(f));
     else if (strstr(f->text, "algbw"))
         DH_TRY(measured_read_nccl(f));
     else

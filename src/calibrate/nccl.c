@@ -14,7 +14,7 @@
 
 #include "calibrate/nccl.h"
 
-enum { MAX_WORDS = 24, MAX_WORD = 64 };
+enum { MAX_WORDS = 32, MAX_WORD = 64 };
 
 typedef struct words {
     char at[MAX_WORDS][MAX_WORD];
@@ -28,15 +28,16 @@ typedef struct reader {
     bool named, has_rows; /* the present output says it; has had rows */
     int32_t line;
     words heading; /* n 0: none yet */
+    int n_before;  /* words of another's before the heading, and so before each row */
 } reader;
 
 static void split(const char *line, size_t n_bytes, words *w)
 {
     w->n = 0;
     for (size_t i = 0; i < n_bytes && w->n < MAX_WORDS;) {
-        while (i < n_bytes && strchr(" \t\r|", line[i])) i++;
+        while (i < n_bytes && strchr(" \t\r|,", line[i])) i++;
         const size_t from = i;
-        while (i < n_bytes && !strchr(" \t\r|", line[i])) i++;
+        while (i < n_bytes && !strchr(" \t\r|,", line[i])) i++;
         if (i > from)
             snprintf(w->at[w->n++], MAX_WORD, "%.*s", (int)DH_MIN(i - from, (size_t)MAX_WORD - 1),
                      line + from);
@@ -170,10 +171,26 @@ static dh_status read_rank(reader *r, const words *w)
     return rank.host && dh_vec_push(&r->output.ranks, rank) ? DH_OK : measured_no_memory(f);
 }
 
+/* Also of option -C, which times the host: its rows are refused. */
 static bool is_heading(const words *w)
 {
-    return w->n > 4 && strcmp(w->at[0], "size") == 0 && find_word(w, "time") > 0 &&
-           find_word(w, "algbw") > 0;
+    return w->n > 4 && strcmp(w->at[0], "size") == 0 && find_word(w, "algbw") > 0 &&
+           (find_word(w, "time") > 0 || find_word(w, "cputime") > 0);
+}
+
+/* Without units, "time (us)", and what option -T adds. */
+static dh_status begin_table(reader *r, const words *w)
+{
+    const measured_file *f = r->output.file;
+    const int stamp = find_word(w, "timestamp");
+    r->heading.n = 0;
+    for (int i = 0; i < (stamp > 0 ? stamp : w->n); i++)
+        if (*w->at[i] != '(') memcpy(r->heading.at[r->heading.n++], w->at[i], MAX_WORD);
+    if (find_word(&r->heading, "time") > 0) return DH_OK;
+    return dh_fail(f->ctx, DH_EFORMAT,
+                   "%s:%d: \"cputime\" is the time that the host takes to start a collective: a "
+                   "measurement without option -C is wanted",
+                   f->path, r->line);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -231,44 +248,107 @@ static bool is_row(const words *w)
     return w->n == 1 || dh_parse_f64(w->at[1], &number);
 }
 
+/* For lines before any heading: a size, a count, a type and three figures. */
+static bool is_whole_row(const words *w)
+{
+    double number;
+    const char *last = w->at[w->n - 1];
+    return w->n >= 6 && (strcmp(last, "N/A") == 0 || dh_parse_f64(last, &number));
+}
+
 /* ---- lines ---------------------------------------------------------------------------------- */
 
 static dh_status read_words(reader *r, words *w, bool is_comment)
 {
     int64_t number;
     if (w->n == 0) return DH_OK;
-    if (is_heading(w)) {
-        const int stamp = find_word(w, "timestamp");
-        r->heading = *w;
-        if (stamp > 0) r->heading.n = stamp;
-    } else if (strcmp(w->at[0], "nThread") == 0)
+    if (is_heading(w)) return begin_table(r, w);
+    if (strcmp(w->at[0], "nThread") == 0)
         begin_output(r);
     else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))
         return read_rank(r, w);
-    else if (!is_comment && is_row(w) && (w->n > 1 || r->heading.n > 0))
+    else if (!is_comment && is_row(w) && (r->heading.n > 0 || is_whole_row(w)))
         return read_row(r, w);
     return DH_OK;
 }
 
-static dh_status read_line(reader *r, const char *line, size_t n_bytes)
+/* Colours of a terminal: ESC [ ... m. Returns the bytes that are left. */
+static size_t without_colours(char *line, size_t n_bytes)
 {
-    char text[512];
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (line[i] == '\x1b' && i + 1 < n_bytes && line[i + 1] == '[') {
+            for (i += 2; i < n_bytes && !is_letter(line[i]);) i++;
+            continue;
+        }
+        line[n++] = line[i];
+    }
+    return n;
+}
+
+/* Without the prefixes that are known. */
+static void strip_known(const char **line, size_t *n_bytes)
+{
     words w;
     size_t skip;
-    snprintf(text, sizeof text, "%.*s", (int)DH_MIN(n_bytes, sizeof text - 1), line);
-    read_name(r, text);
-    split(line, n_bytes, &w);
-    while (!is_row(&w) && (skip = prefix_of(line, n_bytes)) > 0) {
-        line += skip;
-        n_bytes -= skip;
-        split(line, n_bytes, &w);
+    split(*line, *n_bytes, &w);
+    while (!is_row(&w) && (skip = prefix_of(*line, *n_bytes)) > 0) {
+        *line += skip;
+        *n_bytes -= skip;
+        split(*line, *n_bytes, &w);
     }
-    const bool is_comment = n_bytes > 0 && *line == '#';
+}
+
+/* A comment after words of any logger: "2026-07-10 10:00:00 - INFO - #  Rank  0 ...". Those words
+ * are counted at the heading. A row has as many. */
+static bool find_comment(reader *r, const char *text, const char **line, size_t *n_bytes)
+{
+    words before, w;
+    const char *at = memchr(*line, '#', *n_bytes);
+    if (!at) return false;
+    const size_t n = *n_bytes - (size_t)(at - *line);
+    const bool known = at == *line; /* after known prefixes alone, which rows lose too */
+    split(text, (size_t)(at - text), &before);
+    split(at + 1, n - 1, &w);
+    const bool heading = is_heading(&w);
+    if (heading) r->n_before = known ? 0 : before.n;
+    if (known) return true;
+    if (!heading && (w.n == 0 || (strcmp(w.at[0], "Rank") && strcmp(w.at[0], "nThread"))))
+        return false;
+    *line = at;
+    *n_bytes = n;
+    return true;
+}
+
+static void drop_words(words *w, int n)
+{
+    if (n <= 0 || n >= w->n) return;
+    memmove(w->at, w->at + n, (size_t)(w->n - n) * sizeof w->at[0]);
+    w->n -= n;
+}
+
+static dh_status read_line(reader *r, const char *line, size_t n_bytes)
+{
+    char text[1024];
+    words w;
+    n_bytes = DH_MIN(n_bytes, sizeof text - 1);
+    memcpy(text, line, n_bytes);
+    n_bytes = without_colours(text, n_bytes);
+    text[n_bytes] = '\0';
+    read_name(r, text);
+    line = text;
+    strip_known(&line, &n_bytes);
+    const bool is_comment = find_comment(r, text, &line, &n_bytes);
     while (n_bytes > 0 && *line == '#') {
         line++;
         n_bytes--;
     }
-    split(line, n_bytes, &w);
+    if (!is_comment && r->n_before > 0) { /* from its beginning: a prefix may look like a row */
+        split(text, strlen(text), &w);
+        drop_words(&w, r->n_before);
+    } else {
+        split(line, n_bytes, &w);
+    }
     return read_words(r, &w, is_comment);
 }
 

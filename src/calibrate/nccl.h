@@ -50,8 +50,11 @@ void nccl_begin(nccl_output *output);
 dh_status nccl_add(nccl_output *output, const nccl_row *row);
 void nccl_fini(nccl_output *output);
 
-/* JSON of nccl-tests (-J) or lines of rccl-tests (--output_format json); false: something else. */
+/* JSON of nccl-tests (-J) or of rccl-tests (-Z json); false: something else. */
 bool nccl_is_json(const char *text);
 dh_status nccl_read_json(const measured_file *file);
+/* CSV of rccl-tests (-Z csv). */
+bool nccl_is_csv(const char *text);
+dh_status nccl_read_csv(const measured_file *file);
 
 #endif

@@ -1,8 +1,11 @@
-/* nccl-tests with -J: one object. rccl-tests with json output: an object a row, in lines or as an
- * array. nccl.h says what is checked. */
+/* nccl-tests with -J: one object. rccl-tests with json output (-Z json -x FILE): an object a row, in
+ * lines or as an array; with csv output the same rows as lines of cells. nccl.h says what is
+ * checked. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "base/json_text.h"
 #include "calibrate/nccl.h"
 
@@ -119,42 +122,82 @@ static dh_status read_report(const measured_file *f, const json_t *root)
 
 /* ---- rccl-tests ----------------------------------------------------------------------------- */
 
-/* It says how many devices, not on which nodes: those are filled one after the other. */
-static dh_status read_object(const measured_file *f, int32_t line, const json_t *object)
+/* Records follow each other. One that says the same ranks as the one before it has their checks. */
+typedef struct records {
+    nccl_output output;
+    int64_t ranks, nodes; /* of the last record; nodes 0: it does not say */
+} records;
+
+/* Built with MPI it says processes, nodes, and devices of a process; else "gpus". Where it does not
+ * say on which nodes they are, those are filled one after the other. */
+static dh_status place_record(records *r, const json_t *object, int32_t line)
 {
-    const char *name = text_of(object, "name");
-    nccl_output o = {.file = f};
-    nccl_row row = {.line = line};
+    enum { MOST = 1 << 20 };
+    nccl_output *o = &r->output;
+    const int64_t each = count_of(object, "gpusPerRank", 1), nodes = count_of(object, "nodes", 0);
+    const int64_t ranks = count_of(object, "ranks", 0) * each + count_of(object, "gpus", 0);
+    if (ranks < 1 || ranks > MOST || nodes > ranks || (nodes > 0 && ranks % nodes))
+        return wanted(o->file, line,
+                      "\"gpus\", or \"ranks\" and \"nodes\" that they fill evenly, are wanted");
+    if (ranks == r->ranks && nodes == r->nodes) return DH_OK;
+    nccl_begin(o);
+    r->ranks = ranks;
+    r->nodes = nodes;
+    for (int64_t i = 0; i < ranks; i++) {
+        const int64_t each_node = nodes ? ranks / nodes : ranks;
+        nccl_rank rank = {.number = i, .device = i % each_node};
+        if (nodes) {
+            rank.host = dh_arena_printf(o->file->m->arena, "node%lld", (long long)(i / each_node));
+            if (!rank.host) return measured_no_memory(o->file);
+        }
+        if (!dh_vec_push(&o->ranks, rank)) return measured_no_memory(o->file);
+    }
+    return DH_OK;
+}
+
+static dh_status check_record_right(const measured_file *f, int32_t line, const json_t *object)
+{
     double wrong = 0;
-    const int64_t ranks = count_of(object, "gpus", 0);
+    if (!number_of(object, "#wrong", &wrong) && !number_of(object, "wrong", &wrong)) return DH_OK;
+    return wrong == 0
+               ? DH_OK
+               : wanted(f, line,
+                        "wrong values in the result: a measurement of a sound machine is wanted");
+}
+
+static dh_status read_object(records *r, int32_t line, const json_t *object)
+{
+    const measured_file *f = r->output.file;
+    const char *name = text_of(object, "name"), *perf = strstr(name, "_perf");
+    const size_t n_name = perf ? (size_t)(perf - name) : strlen(name);
+    nccl_row row = {.line = line};
+    if (json_object_get(object, "results"))
+        return wanted(f, line, "one report of nccl-tests (-J) is a whole file");
     if (count_of(object, "inPlace", 0) != 0) return DH_OK;
-    if (!*name || ranks < 1 || ranks > 1 << 20 || !number_of(object, "size", &row.bytes) ||
-        !number_of(object, "time", &row.us) || row.bytes < 0 || !measured_is_time(row.us * 1e3))
+    if (!*name || !number_of(object, "size", &row.bytes) || !number_of(object, "time", &row.us) ||
+        row.bytes < 0 || !measured_is_time(row.us * 1e3))
         return wanted(f, line,
-                      "\"name\", \"gpus\", \"size\" in bytes and \"time\" in us are wanted, "
-                      "as rccl-tests writes them");
-    if (number_of(object, "#wrong", &wrong) && wrong != 0)
-        return wanted(f, line,
-                      "wrong values in the result: a measurement of a sound machine is wanted");
+                      "\"name\", \"size\" in bytes and \"time\" in us are wanted, as "
+                      "rccl-tests writes them");
+    DH_TRY(check_record_right(f, line, object));
     if (row.bytes == 0) return DH_OK;
     number_of(object, "algBw", &row.algbw);
     number_of(object, "busBw", &row.busbw);
-    nccl_name(&o, name, strlen(name));
-    bool ok = true;
-    for (int64_t i = 0; ok && i < ranks; i++)
-        ok = dh_vec_push(&o.ranks, ((nccl_rank){.number = i, .device = i}));
-    const dh_status st = ok ? nccl_add(&o, &row) : measured_no_memory(f);
-    nccl_fini(&o);
-    return st;
+    if (strncmp(r->output.test_name, name, n_name) || r->output.test_name[n_name])
+        r->ranks = 0; /* of another test */
+    nccl_name(&r->output, name, n_name);
+    DH_TRY(place_record(r, object, line));
+    return nccl_add(&r->output, &row);
 }
 
-static dh_status read_line(const measured_file *f, int32_t line, const char *text, size_t n_bytes)
+static dh_status read_line(records *r, int32_t line, const char *text, size_t n_bytes)
 {
+    const measured_file *f = r->output.file;
     json_t *object = NULL;
     json_error_t error;
     if (n_bytes == 0 || *text != '{') return DH_OK;
     DH_TRY(dh_json_read(f->ctx, text, n_bytes, 0, &error, &object));
-    const dh_status st = object ? read_object(f, line, object)
+    const dh_status st = object ? read_object(r, line, object)
                                 : dh_fail(f->ctx, DH_EFORMAT, "%s:%d:%d: %s", f->path, line,
                                           error.column, error.text);
     json_decref(object);
@@ -163,13 +206,100 @@ static dh_status read_line(const measured_file *f, int32_t line, const char *tex
 
 static dh_status read_lines(const measured_file *f)
 {
+    records r = {.output = {.file = f}};
     dh_status st = DH_OK;
     int32_t line = 0;
     for (const char *at = f->text; st == DH_OK && at < f->text + f->n_bytes;) {
         const size_t n = strcspn(at, "\n");
-        st = read_line(f, ++line, at, n);
+        st = read_line(&r, ++line, at, n);
         at += n + 1;
     }
+    nccl_fini(&r.output);
+    return st;
+}
+
+/* An array of records, or of reports of nccl-tests. */
+static dh_status read_array(const measured_file *f, const json_t *array)
+{
+    records r = {.output = {.file = f}};
+    dh_status st = DH_OK;
+    size_t i;
+    json_t *object;
+    json_array_foreach(array, i, object)
+    {
+        st = json_object_get(object, "results") ? read_report(f, object)
+                                                : read_object(&r, (int32_t)i + 1, object);
+        if (st != DH_OK) break;
+    }
+    nccl_fini(&r.output);
+    return st;
+}
+
+/* ---- rccl-tests as CSV ---------------------------------------------------------------------- */
+
+/* Headings under the names that its JSON has. */
+static const char *record_key(const char *heading)
+{
+    static const char *const names[][2] = {
+        {"collective", "name"}, {"inplace", "inPlace"}, {"algbw", "algBw"}, {"busbw", "busBw"}};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++)
+        if (dh_is_same_word(heading, names[i][0])) return names[i][1];
+    return heading;
+}
+
+static dh_status read_csv_row(records *r, dh_csv *csv, const json_t *headings)
+{
+    json_t *object = json_object();
+    size_t n = 0;
+    dh_csv_text cell;
+    dh_status st = object ? DH_OK : measured_no_memory(r->output.file);
+    while (st == DH_OK && dh_csv_next_cell(csv, &cell)) {
+        const char *key = json_string_value(json_array_get(headings, n++));
+        if (key && json_object_set_new(object, key, json_stringn(cell.at, cell.n)) != 0)
+            st = wanted(r->output.file, csv->line, "cells of text are wanted");
+    }
+    if (st == DH_OK && n != json_array_size(headings))
+        st = wanted(r->output.file, csv->line, "as many cells as there are headings are wanted");
+    if (st == DH_OK) st = read_object(r, csv->line, object);
+    json_decref(object);
+    return st;
+}
+
+static dh_status read_csv_headings(const measured_file *f, dh_csv *csv, json_t *headings)
+{
+    char text[64];
+    dh_csv_text cell;
+    while (dh_csv_next_cell(csv, &cell)) {
+        snprintf(text, sizeof text, "%.*s", (int)DH_MIN(cell.n, sizeof text - 1), cell.at);
+        if (json_array_append_new(headings, json_string(record_key(text))) != 0)
+            return wanted(f, csv->line, "headings of text are wanted");
+    }
+    return DH_OK;
+}
+
+bool nccl_is_csv(const char *text)
+{
+    const size_t n = strcspn(text, "\n");
+    const char *name = strstr(text, "collective,"), *bandwidth = strstr(text, "busbw,");
+    return name && bandwidth && name < text + n && bandwidth < text + n;
+}
+
+dh_status nccl_read_csv(const measured_file *f)
+{
+    records r = {.output = {.file = f}};
+    dh_csv csv;
+    dh_csv_text text;
+    dh_csv_line line;
+    json_t *headings = json_array();
+    dh_status st = headings ? DH_OK : measured_no_memory(f);
+    dh_csv_begin(&csv, f->text, f->n_bytes);
+    while (st == DH_OK && (line = dh_csv_next_line(&csv, &text)) != DH_CSV_END) {
+        if (line != DH_CSV_CELLS) continue;
+        st = json_array_size(headings) == 0 ? read_csv_headings(f, &csv, headings)
+                                            : read_csv_row(&r, &csv, headings);
+    }
+    json_decref(headings);
+    nccl_fini(&r.output);
     return st;
 }
 
@@ -184,8 +314,6 @@ dh_status nccl_read_json(const measured_file *f)
 {
     json_t *root = NULL;
     json_error_t error;
-    size_t i;
-    json_t *object;
     if (!strstr(f->text, "\"bus_bw\"") && f->text[strspn(f->text, " \t\r\n")] == '{')
         return read_lines(f);
     DH_TRY(dh_json_read(f->ctx, f->text, f->n_bytes, 0, &error, &root));
@@ -196,7 +324,7 @@ dh_status nccl_read_json(const measured_file *f)
     else if (!json_is_array(root))
         st = read_report(f, root);
     else
-        json_array_foreach(root, i, object) if (st == DH_OK) st = read_object(f, 1, object);
+        st = read_array(f, root);
     json_decref(root);
     return st;
 }

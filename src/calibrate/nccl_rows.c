@@ -73,8 +73,11 @@ static dh_status check_numbers(const nccl_output *o, int32_t line)
     if (n < 2)
         return dh_fail(o->file->ctx, DH_EFORMAT,
                        "%s:%d: %zu rank%s before this row; lines \"# Rank N Pid P on HOST device "
-                       "D\" of two or more are wanted, as the test prints them at its start",
-                       path, line, n, n == 1 ? "" : "s");
+                       "D\" of two or more are wanted, as the test prints them at its start%s",
+                       path, line, n, n == 1 ? "" : "s",
+                       n == 1 ? "; if several processes ran, nccl-tests was built without MPI "
+                                "(build it with MPI=1)"
+                              : "");
     if (r[n - 1].number == 0)
         return dh_fail(o->file->ctx, DH_EFORMAT,
                        "%s:%d: each of the %zu ranks is rank 0: nccl-tests was built without MPI, "

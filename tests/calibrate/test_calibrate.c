@@ -576,6 +576,10 @@ static void test_solos_of_profiles(void **state)
 #define RANKS "# nThread 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n"
 #define HEAD "# size count type redop root time algbw busbw #wrong\n"
 
+/* A whole output with such words before each line. */
+#define LOGGED(before)                                                                             \
+    before "# Rank 0 Pid 1 on a device 0\n" before                                                 \
+           "# Rank 1 Pid 2 on a device 1\n" before HEAD before "  " ROW
 /* all_gather of two ranks */
 #define ROW "1000000 250000 float none -1 10 100.00 50.00 0\n"
 /* nccl-tests -J: one process with so many devices, 1 MB in 100 us */
@@ -584,6 +588,17 @@ static void test_solos_of_profiles(void **state)
     "},\"devices\":[{\"rank\":0,\"group\":0,\"hostname\":\"a\",\"device\":0}],\"results\":["       \
     "{\"size\":1000000,\"out_of_place\":{\"time\":100.0,\"alg_bw\":10.0,\"bus_bw\":" busbw         \
     ",\"nwrong\":0}}]}\n"
+
+/* rccl-tests with MPI, -Z json: 8 processes on so many nodes */
+#define RECORD(nodes, in_place, busbw)                                                             \
+    "{\"numCycle\":0, \"name\":\"AllReduce\", \"nodes\":" nodes                                    \
+    ", \"ranks\":8, \"ranksPerNode\":8, "                                                          \
+    "\"gpusPerRank\":1, \"size\":1000000, \"type\":\"float\", \"redop\":\"sum\", "                 \
+    "\"inPlace\":" in_place ", \"time\":100.0, \"algBw\":10.0, \"busBw\":" busbw                   \
+    ", \"wrong\":\"0\"}"
+#define MPI_CSV                                                                                    \
+    "numCycle,collective,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inplace,time,"       \
+    "algbw,busbw,#wrong\n"
 
 static const struct {
     const char *name, *text, *says;
@@ -636,6 +651,15 @@ static const struct {
      "{\"busBw\":5,\"algBw\":10,\"gpus\":2,\"inPlace\":0,\"name\":\"AllReduce\","
      "\"size\":1000000,\"time\":100}\n",
      "r.json:1: busbw is 0.500 times algbw; for AllReduce of 2 ranks"},
+    {"r.json", "[" RECORD("1", "0", "9") "]", "r.json:1: busbw is 0.900 times algbw"},
+    {"r.json", "[" RECORD("3", "0", "17.5") "]", "that they fill evenly"},
+    {"r.csv", MPI_CSV "0,AllReduce,8,8,1,1000000,float,sum,0,100.0,10.0,17.5,0\n",
+     "r.csv:2: as many cells"},
+    {"r.csv", MPI_CSV "0,Gather,1,8,8,1,1000000,float,sum,0,100.0,10.0,17.5,3\n",
+     "r.csv:2: wrong values"},
+    {"all_gather.txt", RANKS "# size count type redop root cputime algbw busbw #wrong\n" ROW,
+     ":4: \"cputime\" is the time that the host takes"},
+    {"all_gather.txt", "# nThread 1\n# Rank 0 Pid 1 on a device 0\n" HEAD ROW, "built without MPI"},
 };
 
 static void test_broken_files(void **state)
@@ -675,6 +699,27 @@ static void test_forms_of_a_table(void **state)
         "./broadcast_perf\n# nThread 1\n" RANKS HEAD ROW
         "./all_gather_perf\n# nThread 1\n" RANKS HEAD ROW,
         RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW, /* given twice */
+        /* words of loggers and launchers that no list has */
+        LOGGED("\x1b[36m(pid=3)\x1b[0m "),
+        LOGGED("Fri Jul 10 10:00:00 2026[1,0]<stdout>:"),
+        LOGGED("I0710 10:00:00.123456 123 runner.cc:33] "),
+        LOGGED("2026-07-10 10:00:00,123 - INFO - "),
+        LOGGED("(NcclWorker pid=123, ip=10.0.0.1) "),
+        LOGGED("launcher-1  | "),
+        LOGGED("gpu[01-02]: "),
+        LOGGED("Jul 10 10:00:01 node1 nccl[123]: "),
+        LOGGED("1720606000123   "), /* looks like a row's size */
+        LOGGED("node1 "),
+        "[0] 12 34 a line before any table\n" RANKS HEAD ROW,
+        RANKS
+        "| size (B) | count | type | redop | root | time (us) | algbw (GB/s) | busbw | #wrong |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
+        "| 1000000 | 250000 | float | none | -1 | 10 | 100.00 | 50.00 | 0 |\n",
+        RANKS "size,count,type,redop,root,time,algbw,busbw,#wrong\n"
+              "1000000,250000,float,none,-1,10,100.00,50.00,0\n",
+        /* option -I: figures of iterations */
+        RANKS "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv%\n"
+              "1000000 250000 float none -1 10 100.00 50.00 0 9 11 11 3\n",
     };
     char dir[200];
     test_tmpdir(dir, sizeof dir);
@@ -850,11 +895,20 @@ static void test_faster_than_the_device(void **state)
 /* Both JSON forms: a process of nccl-tests says its first device only. */
 static void test_json_tables(void **state)
 {
-    static const char *const forms[] = {REPORT("8", "17.5"),
-                                        "{\"busBw\":17.5,\"algBw\":10,\"gpus\":\"8\",\"inPlace\":0,"
-                                        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"
-                                        "{\"busBw\":9,\"algBw\":10,\"gpus\":8,\"inPlace\":1,"
-                                        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"};
+    static const char *const forms[] = {
+        REPORT("8", "17.5"),
+        "{\"busBw\":17.5,\"algBw\":10,\"gpus\":\"8\",\"inPlace\":0,"
+        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"
+        "{\"busBw\":9,\"algBw\":10,\"gpus\":8,\"inPlace\":1,"
+        "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n",
+        "[" REPORT("8", "17.5") "]",
+        /* rccl-tests, -Z json and csv, with MPI and without */
+        "[\n" RECORD("1", "0", "17.5") ",\n" RECORD("1", "1", "9") "\n]\n",
+        MPI_CSV "0,\"AllReduce\",1,8,8,1,1000000,\"float\",\"sum\",0,"
+                "100.0,10.0,17.5,\"0\"\n",
+        "numCycle,collective,gpus,size,type,redop,inplace,time,algbw,"
+        "busbw,#wrong\n"
+        "0,AllReduce,8,1000000,float,sum,0,100.0,10.0,17.5,0\n"};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
     for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
