@@ -26,6 +26,8 @@ typedef enum column {
     K,
     BATCH,
     DTYPE,
+    DTYPE_B, /* of the other factor */
+    COMPUTE, /* the type that it is multiplied in */
     OPERATION,
     STATUS,
     GROUPED,
@@ -45,18 +47,25 @@ static const struct {
     {"batch", BATCH, 0},
     {"batch_count", BATCH, 0},
     {"batch_size", BATCH, 0},
-    {"b", BATCH, 0},
+    {"b", BATCH, 0}, /* a type where it holds one */
     {"dtype", DTYPE, 0},
     {"type", DTYPE, 0},
     {"a_type", DTYPE, 0}, /* hipblaslt-bench */
-    {"A", DTYPE, 0},      /* cutlass_profiler: "f32:column" */
+    {"b_type", DTYPE_B, 0},
+    {"compute_type", COMPUTE, 0},
+    {"A", DTYPE, 0}, /* cutlass_profiler: "f32:column" */
     {"operation", OPERATION, 0},
     {"status", STATUS, 0},
     {"grouped_gemm", GROUPED, 0},
     {"time", TIME, 1e3},
+    {"time_ns", TIME, 1},
+    {"latency_ns", TIME, 1},
+    {"ns", TIME, 1},
     {"time_us", TIME, 1e3},
+    {"latency_us", TIME, 1e3},
     {"us", TIME, 1e3},
     {"time_ms", TIME, 1e6},
+    {"latency_ms", TIME, 1e6},
     {"ms", TIME, 1e6},
     {"runtime", TIME, 1e6}, /* cutlass_profiler */
     {"time_s", TIME, 1e9},
@@ -66,20 +75,27 @@ static const struct {
     {"gflops", RATE, 1},
     {"gflop/s", RATE, 1},
     {"hipblaslt-gflops", RATE, 1},
+    {"rocblas-gflops", RATE, 1},
 };
 
 /* Headings that say nothing about how much is multiplied, whole or up to a "*". */
 static const char *const others[] = {"note*",
                                      "comment*",
                                      "name",
-                                     "gpu*",
-                                     "device*",
+                                     "gpu",
+                                     "gpu_name",
+                                     "gpu_model",
+                                     "gpu_id",
+                                     "device",
+                                     "device_name",
+                                     "device_id",
                                      "date",
                                      "iter*",
                                      "warmup*",
                                      "gbps",
                                      "gb/s",
                                      "hipblaslt-gb/s",
+                                     "rocblas-gb/s",
                                      "ai*",
                                      "bytes",
                                      "flops/byte",
@@ -95,10 +111,8 @@ static const char *const others[] = {"note*",
                                      "stride_*",
                                      "alpha",
                                      "beta",
-                                     "b_type",
                                      "c_type",
                                      "d_type",
-                                     "compute_type",
                                      "scale*",
                                      "amaxd",
                                      "swizzle_*",
@@ -145,6 +159,7 @@ typedef struct reader {
     int n_cells;
     int at[N_COLUMNS]; /* cell of a column; -1: there is none */
     double unit[N_COLUMNS];
+    int b; /* cell of a column "b" after one of types: a type or a number of products; -1: none */
     int n_headings;
     char left_out[N_OTHER_TYPES][MAX_CELL]; /* types, and how many rows of any */
     int n_types, n_left_out, n_failed;
@@ -180,13 +195,32 @@ static bool says_nothing(const char *heading)
     return !*heading;
 }
 
+/* "time (us)" as "time_us". */
+static void plain_heading(const reader *r, int cell, char text[MAX_CELL])
+{
+    size_t n = 0;
+    for (const char *at = heading_at(r, cell); *at && n + 1 < MAX_CELL; at++)
+        if (*at == '(' || *at == '[') {
+            while (n > 0 && text[n - 1] == ' ') n--;
+            text[n++] = '_';
+        } else if (*at != ')' && *at != ']') {
+            text[n++] = *at;
+        }
+    text[n] = '\0';
+}
+
 static dh_status read_heading(reader *r, int cell)
 {
+    char plain[MAX_CELL];
     const char *text = heading_at(r, cell);
+    plain_heading(r, cell, plain);
     for (size_t i = 0; i < DH_COUNTOF(headings); i++) {
         const column is = headings[i].is;
-        if (!dh_is_same_word(text, headings[i].name)) continue;
-        if (strcmp(headings[i].name, "b") == 0 && r->at[DTYPE] >= 0) return DH_OK; /* a type */
+        if (!dh_is_same_word(plain, headings[i].name)) continue;
+        if (r->at[is] >= 0 && is != DTYPE)
+            return dh_fail(r->file->ctx, DH_EFORMAT,
+                           "%s:%d: columns \"%s\" and \"%s\" say the same: take one out",
+                           r->file->path, r->csv.line, heading_at(r, r->at[is]), text);
         if (r->at[is] >= 0) return DH_OK;
         r->at[is] = cell;
         r->unit[is] = headings[i].unit;
@@ -199,6 +233,15 @@ static dh_status read_heading(reader *r, int cell)
                    r->file->path, r->csv.line, text);
 }
 
+/* cutlass_profiler has the types of its factors under A and B, and counts under batch_count. */
+static dh_status read_b(reader *r, int cell)
+{
+    if (!dh_is_same_word(heading_at(r, cell), "b") || r->at[DTYPE] < 0)
+        return read_heading(r, cell);
+    r->b = cell;
+    return DH_OK;
+}
+
 static dh_status read_headings(reader *r)
 {
     static const char *const wanted[N_COLUMNS] = {
@@ -206,7 +249,8 @@ static dh_status read_headings(reader *r)
     const char *missing = NULL;
     for (int c = 0; c < N_COLUMNS; c++) r->at[c] = -1;
     r->n_headings = r->n_cells;
-    for (int i = 0; i < r->n_cells; i++) DH_TRY(read_heading(r, i));
+    r->b = -1;
+    for (int i = 0; i < r->n_cells; i++) DH_TRY(read_b(r, i));
     for (int c = 0; c < N_COLUMNS && !missing; c++)
         if (r->at[c] < 0) missing = wanted[c];
     if (!missing && r->at[TIME] < 0 && r->at[RATE] < 0) missing = "time_us or tflops";
@@ -229,14 +273,19 @@ static bool is_heading(const reader *r)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static dh_status read_size(const reader *r, column c, const char *name, int64_t *size)
+static dh_status read_number(const reader *r, int cell, const char *name, int64_t *size)
 {
-    *size = 1;
-    if (r->at[c] < 0) return DH_OK;
-    if (dh_parse_i64(r->cells[r->at[c]], size) && *size > 0 && *size <= INT32_MAX) return DH_OK;
+    if (dh_parse_i64(r->cells[cell], size) && *size > 0 && *size <= INT32_MAX) return DH_OK;
     return dh_fail(r->file->ctx, DH_EFORMAT,
                    "%s:%d: %s \"%s\": a whole number from 1 to %d is wanted", r->file->path,
-                   r->csv.line, name, r->cells[r->at[c]], INT32_MAX);
+                   r->csv.line, name, r->cells[cell], INT32_MAX);
+}
+
+static dh_status read_size(const reader *r, column c, int64_t *size)
+{
+    static const char *const names[] = {[M] = "m", [N] = "n", [K] = "k", [BATCH] = "batch"};
+    *size = 1;
+    return r->at[c] < 0 ? DH_OK : read_number(r, r->at[c], names[c], size);
 }
 
 static const char *cell_of(const reader *r, column c)
@@ -244,16 +293,50 @@ static const char *cell_of(const reader *r, column c)
     return r->at[c] >= 0 ? r->cells[r->at[c]] : "";
 }
 
-/* "torch.bfloat16", "bf16_r", "f32:column". */
-static bool type_of(const reader *r, char name[MAX_CELL], dh_dtype *dtype)
+/* "torch.bfloat16", "bf16_r", "f32:column", "CUDA_R_16BF". */
+static void type_name(const char *text, char name[MAX_CELL])
 {
-    const char *text = cell_of(r, DTYPE), *dot = strrchr(text, '.');
+    static const char *const cuda[][2] = {
+        {"CUDA_R_16BF", "bf16"}, {"CUDA_R_16F", "f16"}, {"CUDA_R_32F", "f32"}};
+    const char *dot = strrchr(text, '.');
     snprintf(name, MAX_CELL, "%s", dot ? dot + 1 : text);
     char *colon = strchr(name, ':'), *end = name + strlen(name);
     if (colon && colon[1] != ':') *colon = '\0';
     if (end - name > 2 && strcmp(end - 2, "_r") == 0) end[-2] = '\0';
-    if (strstr(cell_of(r, OPERATION), "tf32")) snprintf(name, MAX_CELL, "tf32");
-    return measured_dtype(name, dtype);
+    for (size_t i = 0; i < DH_COUNTOF(cuda); i++)
+        if (dh_is_same_word(name, cuda[i][0])) snprintf(name, MAX_CELL, "%s", cuda[i][1]);
+}
+
+/* Of both factors, and what they are multiplied in. */
+static bool type_of(const reader *r, char name[MAX_CELL], dh_dtype *dtype)
+{
+    char other[MAX_CELL];
+    dh_dtype same;
+    double number;
+    const char *second = cell_of(r, DTYPE_B);
+    if (!*second && r->b >= 0 && !dh_parse_f64(r->cells[r->b], &number)) second = r->cells[r->b];
+    type_name(cell_of(r, DTYPE), name);
+    if (strstr(cell_of(r, OPERATION), "tf32") || strstr(cell_of(r, COMPUTE), "xf32") ||
+        strstr(cell_of(r, COMPUTE), "tf32"))
+        snprintf(name, MAX_CELL, "tf32");
+    if (!measured_dtype(name, dtype) || !*second) return measured_dtype(name, dtype);
+    type_name(second, other);
+    if (measured_dtype(other, &same) && same == *dtype) return true;
+    const size_t n = strlen(name);
+    snprintf(name + n, MAX_CELL - n, " x %.*s", (int)(MAX_CELL / 4), other);
+    return false;
+}
+
+/* batch, or a column "b" of numbers. */
+static dh_status read_batch(const reader *r, int64_t *batch)
+{
+    double number;
+    if (r->b < 0 || !dh_parse_f64(r->cells[r->b], &number)) return read_size(r, BATCH, batch);
+    if (r->at[BATCH] >= 0)
+        return dh_fail(r->file->ctx, DH_EFORMAT,
+                       "%s:%d: column \"b\" has numbers, and another says the batch: take one out",
+                       r->file->path, r->csv.line);
+    return read_number(r, r->b, "b", batch);
 }
 
 static void leave_out(reader *r, const char *type)
@@ -308,7 +391,7 @@ static dh_status read_row(reader *r)
     char type[MAX_CELL];
     const char *status = cell_of(r, STATUS), *grouped = cell_of(r, GROUPED);
     for (int c = 0; c < N_COLUMNS; c++)
-        if (r->at[c] >= r->n_cells)
+        if (r->at[c] >= r->n_cells || r->b >= r->n_cells)
             return dh_fail(r->file->ctx, DH_EFORMAT,
                            "%s:%d: %d cells; as many as there are headings are wanted",
                            r->file->path, r->csv.line, r->n_cells);
@@ -320,10 +403,10 @@ static dh_status read_row(reader *r)
         return dh_fail(r->file->ctx, DH_EFORMAT,
                        "%s:%d: grouped_gemm \"%s\": products of one size are wanted", r->file->path,
                        r->csv.line, grouped);
-    DH_TRY(read_size(r, M, "m", &m));
-    DH_TRY(read_size(r, N, "n", &n));
-    DH_TRY(read_size(r, K, "k", &k));
-    DH_TRY(read_size(r, BATCH, "batch", &batch));
+    DH_TRY(read_size(r, M, &m));
+    DH_TRY(read_size(r, N, &n));
+    DH_TRY(read_size(r, K, &k));
+    DH_TRY(read_batch(r, &batch));
     if (!type_of(r, type, &dtype)) {
         leave_out(r, type);
         return DH_OK;

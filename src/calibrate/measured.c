@@ -261,8 +261,10 @@ static dh_status read_whole(dh_ctx *ctx, const char *path, char **text, size_t *
         st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                      path);
     if (st == DH_OK) {
-        (*text)[n] = '\0';
-        *n_bytes = n;
+        const size_t mark = n >= 3 && memcmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* UTF-8's */
+        memmove(*text, *text + mark, n - mark);
+        (*text)[n - mark] = '\0';
+        *n_bytes = n - mark;
     }
     dh_text_file_close(&file);
     return st;
@@ -297,8 +299,8 @@ static bool same_row(const dh_measured_row *a, const dh_measured_row *b)
            a->gemm.batch == b->gemm.batch && a->attention.flops == b->attention.flops;
 }
 
-/* Whether the row stands before it; else it is one of those from now on. Operators of one file that
- * take the same time are several all the same. */
+/* Whether the row stands before it; else it is one of those from now on. Operators of one profile
+ * (line 0) that take the same time are several all the same. */
 static bool stands_already(dh_index *seen, const dh_measured *m, const dh_measured_row *row,
                            size_t number, bool *ok)
 {
@@ -307,7 +309,8 @@ static bool stands_already(dh_index *seen, const dh_measured *m, const dh_measur
     for (uint32_t i = dh_index_first(seen, hash, &at); i != DH_NONE;
          i = dh_index_next(seen, hash, &at)) {
         const dh_measured_row *other = &m->rows.at[i];
-        if (same_row(other, row) && (dh_measured_is_call(row) || other->file != row->file))
+        if (same_row(other, row) &&
+            (dh_measured_is_call(row) || row->line > 0 || other->file != row->file))
             return true;
     }
     *ok = *ok && dh_index_add(seen, hash, (uint32_t)number);

@@ -623,6 +623,13 @@ static const struct {
     {"g.csv", "m,n,k,dtype,time_us,tflops\n1024,1024,1024,bf16,10,1717\n",
      ":2: the rate \"1717\" is 8 times"},
     {"g.csv", "m,n,k,dtype,time_us,grouped_gemm\n1,2,3,bf16,4,1\n", ":2: grouped_gemm \"1\""},
+    {"g.csv", "m,n,k,batch,batch_size,dtype,time_us\n1,2,3,4,5,bf16,6\n",
+     ":1: columns \"batch\" and \"batch_size\" say the same"},
+    {"g.csv", "m,n,k,dtype,time_us,time_ms\n1,2,3,bf16,4,0.004\n",
+     ":1: columns \"time_us\" and \"time_ms\" say the same"},
+    {"g.csv", "m,n,k,dtype,time_us,gpus\n1,2,3,bf16,4,8\n", ":1: column \"gpus\" is not known"},
+    {"g.csv", "m,n,k,A,B,batch_count,dtype,time_us\n1,2,3,bf16,4,4,bf16,5\n",
+     ":2: column \"b\" has numbers, and another"},
     {"g.csv", "m,n,k,dtype,tflops\n1,2,3,bf16,0\n", ":2: \"0\": a rate above 0"},
     {"t.json", "{\"traceEvents\": [\n{]}", "t.json:2:"},
     {"t.json", "{\"events\": []}", "no array traceEvents"},
@@ -735,6 +742,41 @@ static void test_forms_of_a_table(void **state)
         assert_true(m.rows.at[0].ns == 1e4 && m.rows.at[0].bytes == 1e6);
         assert_ok(&ctx, dh_measured_read(&ctx, path, &m)); /* and once more */
         assert_int_equal(m.rows.n, 1);
+        dh_measured_fini(&m);
+    }
+}
+
+/* One product of 4096 x 4096 x 4096, or 8 of them, in ways to write it; once where it stands twice. */
+static void test_forms_of_products(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t batch;    /* 0: left out */
+        const char *says; /* of what is left out */
+    } forms[] = {
+        {"m,n,k,dtype,time_us\n4096,4096,4096,bf16,205\n4096,4096,4096,bf16,205\n", 1, NULL},
+        {"\xEF\xBB\xBFm,n,k,dtype,time (us)\n4096,4096,4096,bf16,205\n", 1, NULL},
+        {"M,N,K,dtype,latency [ms]\n4096,4096,4096,CUDA_R_16BF,0.205\n", 1, NULL},
+        {"m,n,k,dtype,time_ns,B\n4096,4096,4096,torch.half,205000,8\n", 8, NULL},
+        {"m,n,k,A,B,batch_count,us\n4096,4096,4096,bf16:row,f16:row,8,205\n", 8, NULL},
+        {"b,m,n,k,dtype,us\n8,4096,4096,4096,bf16,205\n", 8, NULL},
+        {"m,n,k,a_type,b_type,us\n1,2,3,bf16_r,f8_r,4\n", 0, "(bf16 x f8)"},
+        {"m,n,k,a_type,compute_type,us\n1,2,3,f32_r,xf32_r,4\n", 0, "(tf32)"},
+        {"m,n,k,A,B,us\n1,2,3,bf16:row,s8:column,4\n", 0, "(bf16 x s8)"}};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, put(dir, "x.csv", forms[i].text), &m));
+        assert_int_equal(m.rows.n, forms[i].batch != 0);
+        if (forms[i].batch == 0) {
+            assert_non_null(strstr(m.notes.at[0], forms[i].says));
+        } else {
+            assert_int_equal(m.rows.at[0].gemm.batch, forms[i].batch);
+            assert_true(m.rows.at[0].gemm.dtype == DH_BF16 && m.rows.at[0].ns == 205e3);
+        }
         dh_measured_fini(&m);
     }
 }
@@ -958,6 +1000,7 @@ int main(void)
                                        cmocka_unit_test(test_broken_files),
                                        cmocka_unit_test(test_rows_left_out),
                                        cmocka_unit_test(test_forms_of_a_table),
+                                       cmocka_unit_test(test_forms_of_products),
                                        cmocka_unit_test(test_json_tables),
                                        cmocka_unit_test(test_found_files),
                                        cmocka_unit_test(test_worse_fits_are_not_taken),
