@@ -37,9 +37,16 @@ static double bytes_of_type(const char *dtype)
     return dtype && strncmp(dtype, "Float8", 6) == 0 ? 1 : 0;
 }
 
+/* What follows "...": nothing, or the last member. */
+static bool ends_with(const char *cut, int64_t last)
+{
+    const char *at = cut + strcspn(cut, "0123456789");
+    return !*at || strtoll(at, NULL, 10) == last;
+}
+
 /* Nodes of the members "[0, 8, 16]", in rank order. Kineto writes thirty at most and "..." then:
  * those that are missing go on at the stride of the others. Where there is no list, as few nodes as
- * there can be. 0: cut short, and without one stride. */
+ * there can be. 0: cut short, and without one stride; or of another length than the group's. */
 static int64_t count_nodes(const char *members, int64_t ranks, int64_t node_devices)
 {
     int64_t nodes = 0, n = 0, last_node = -1, last = 0, stride = 0;
@@ -58,13 +65,14 @@ static int64_t count_nodes(const char *members, int64_t ranks, int64_t node_devi
         at = end;
     }
     if (n == 0) return (ranks + node_devices - 1) / node_devices;
+    if (n > ranks || (n < ranks && !cut)) return 0;
     if (n < ranks && (!even || n < 2 || stride <= 0 || stride > INT32_MAX)) return 0;
     for (; n < ranks; n++) {
         last += stride;
         nodes += last / node_devices != last_node;
         last_node = last / node_devices;
     }
-    return nodes;
+    return !cut || ends_with(cut, last) ? nodes : 0;
 }
 
 static const char *text_of(const json_t *args, const char *key)
@@ -239,6 +247,7 @@ bool kernels_add_op(kernels *k, const json_t *event, const char *name)
     const json_t *args = json_object_get(event, "args");
     const names_row *row = row_of(name);
     const json_t *id = json_object_get(args, "External id");
+    const json_t *dims = json_object_get(args, "Input Dims"); /* once "Input dims" */
     if (!row) return true;
     kernel_op op = {.id = json_integer_value(id),
                     .thread = kernels_thread_of(event),
@@ -248,7 +257,7 @@ bool kernels_add_op(kernels *k, const json_t *event, const char *name)
     const char *type =
         json_string_value(json_array_get(json_object_get(args, "Input type"), row->first));
     if (json_is_integer(id) && type && measured_dtype(type, &op.is.dtype) &&
-        row->read(row, json_object_get(args, "Input Dims"), op.is.size))
+        row->read(row, dims ? dims : json_object_get(args, "Input dims"), op.is.size))
         return dh_vec_push(&k->ops, op);
     k->n_unsized += row->kind == DH_KERNEL_GEMM;
     return true;

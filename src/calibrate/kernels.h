@@ -35,6 +35,7 @@ typedef struct kernels {
     DH_VEC(uint32_t) in_time;    /* ops, by thread and when they begin */
     int64_t n_unsized;           /* GEMM operators without their sizes */
     int64_t n_unnamed;           /* collectives without name, size or group */
+    int64_t n_unjoined;          /* kernels whose operator cannot be told */
     int64_t n_unplaced;          /* collectives whose ranks cannot be told */
 } kernels;
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "calibrate/kernels.h"
 
@@ -22,6 +23,25 @@ static const char *text_of(const json_t *object, const char *key)
 static bool is_nccl(const char *name)
 {
     return strncmp(name, "nccl", 4) == 0;
+}
+
+/* Categories; up to PyTorch 1.11 they were "Operator", "Runtime" and "Kernel". */
+static bool is_kernel(const json_t *event)
+{
+    return dh_is_same_word(text_of(event, "cat"), "kernel");
+}
+
+static bool is_operator(const json_t *event)
+{
+    const char *category = text_of(event, "cat");
+    return strcmp(category, "cpu_op") == 0 || strcmp(category, "Operator") == 0;
+}
+
+static bool is_runtime(const json_t *event)
+{
+    const char *category = text_of(event, "cat");
+    return strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0 ||
+           strcmp(category, "Runtime") == 0;
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -44,15 +64,15 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
     json_t *event;
     json_array_foreach(events, i, event)
     {
-        const char *category = text_of(event, "cat"), *name = text_of(event, "name");
+        const char *name = text_of(event, "name");
         const json_t *args = json_object_get(event, "args");
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         bool ok = true;
-        if (strcmp(category, "cpu_op") == 0)
+        if (is_operator(event))
             ok = kernels_add_op(k, event, name);
-        else if (strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0)
+        else if (is_runtime(event))
             ok = add_start(k, event, args);
-        else if (strcmp(category, "kernel") == 0 && is_nccl(name) && measured_is_time(ns))
+        else if (is_kernel(event) && is_nccl(name) && measured_is_time(ns))
             ok = kernels_add_call(k, args, name, ns, f->m->node_devices);
         if (!ok) return measured_no_memory(f);
     }
@@ -121,7 +141,10 @@ static kernel_op *op_of_kernel(kernels *k, const json_t *args)
     while (start && start > k->starts.at && start[-1].correlation == key.correlation) start--;
     const bool same = json_is_integer(id) && json_is_integer(correlation) &&
                       json_integer_value(id) == key.correlation;
-    if (json_is_integer(id) && !(same && start)) return op_of_id(k, json_integer_value(id));
+    /* A trace without any such call is of a profiler that numbers operators and kernels alike. */
+    if (json_is_integer(id) && (!same || k->starts.n == 0))
+        return op_of_id(k, json_integer_value(id));
+    k->n_unjoined += same && !start;
     return start ? op_at(k, start) : NULL;
 }
 
@@ -144,9 +167,7 @@ static dh_status time_ops(const measured_file *f, const json_t *events, kernels 
     json_array_foreach(events, i, event)
     {
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
-        if (strcmp(text_of(event, "cat"), "kernel") != 0 || is_nccl(text_of(event, "name")) ||
-            !measured_is_time(ns))
-            continue;
+        if (!is_kernel(event) || is_nccl(text_of(event, "name")) || !measured_is_time(ns)) continue;
         kernel_op *op = op_of_kernel(k, json_object_get(event, "args"));
         if (op) op->is.ns += ns;
     }
@@ -226,10 +247,16 @@ static dh_status say_lacking(const measured_file *f, const kernels *k)
                              "%lld kernels of NCCL without \"Collective name\": a newer PyTorch "
                              "writes it",
                              (long long)k->n_unnamed));
+    if (k->n_unjoined > 0)
+        DH_TRY(measured_note(f,
+                             "%lld kernels left out: their \"External id\" is their correlation, "
+                             "and no event of category cuda_runtime has it",
+                             (long long)k->n_unjoined));
     if (k->n_unplaced > 0)
         DH_TRY(measured_note(f,
                              "%lld collectives left out: their list of ranks is cut short and has "
-                             "no one stride, or lies unevenly on nodes",
+                             "no one stride, has not as many as \"Group size\", or lies unevenly "
+                             "on nodes",
                              (long long)k->n_unplaced));
     return DH_OK;
 }

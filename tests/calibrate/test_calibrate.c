@@ -858,8 +858,19 @@ static void test_worse_fits_are_not_taken(void **state)
     "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":100,\"dur\":" us                    \
     ",\"args\":{\"External id\":" id ",\"correlation\":" correlation "}}"
 
-/* Two products, of 1024 in 10 us and of 4096 in 300: as newer builds write them, and with
- * correlations for ids, which are those of other operators, or of none. */
+#define OLD_OP(id, at, size)                                                                       \
+    "{\"ph\":\"X\",\"cat\":\"Operator\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":2,\"ts\":" at      \
+    ",\"dur\":10,\"args\":{\"External id\":" id ",\"Input dims\":[[" size "," size "],[" size      \
+    "," size "]],\"Input type\":[\"c10::BFloat16\",\"c10::BFloat16\"]}},"
+#define OLD_START(correlation, at)                                                                 \
+    "{\"ph\":\"X\",\"cat\":\"Runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":1,\"tid\":2,"         \
+    "\"ts\":" at ",\"dur\":1,\"args\":{\"correlation\":" correlation "}},"
+#define OLD_KERNEL(id, correlation, us)                                                            \
+    "{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"gemm\",\"ts\":100,\"dur\":" us                    \
+    ",\"args\":{\"external id\":" id ",\"correlation\":" correlation "}}"
+
+/* Two products, of 1024 in 10 us and of 4096 in 300: as newer builds write them; with correlations
+ * for ids, which are those of other operators, or of none; and as the first builds did. */
 static void test_ids_of_kernels(void **state)
 {
     static const char *const traces[] = {
@@ -868,7 +879,9 @@ static void test_ids_of_kernels(void **state)
         "[" OP("8", "10", "1024") OP("7", "30", "4096") START("7", "15") START("8", "35")
             KERNEL("7", "7", "10") "," KERNEL("8", "8", "300") "]",
         "[" OP("1", "10", "1024") OP("2", "30", "4096") START("7", "15") START("8", "35")
-            KERNEL("7", "7", "10") "," KERNEL("8", "8", "300") "]"};
+            KERNEL("7", "7", "10") "," KERNEL("8", "8", "300") "]",
+        "[" OLD_OP("1", "10", "1024") OLD_OP("2", "30", "4096") OLD_START("7", "15")
+            OLD_START("8", "35") OLD_KERNEL("7", "7", "10") "," OLD_KERNEL("8", "8", "300") "]"};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
     for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
@@ -881,6 +894,15 @@ static void test_ids_of_kernels(void **state)
             assert_true(m.rows.at[k].ns == (m.rows.at[k].gemm.rows == 1024 ? 1e4 : 3e5));
         dh_measured_fini(&m);
     }
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_measured m;
+    assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+    const char *path =
+        put(dir, "u.json", "[" OP("7", "10", "4096") START("3", "5") KERNEL("7", "7", "2") "]");
+    assert_ok(&ctx, dh_measured_read(&ctx, path, &m));
+    assert_int_equal(m.rows.n, 0);
+    assert_non_null(strstr(m.notes.at[0], "no event of category cuda_runtime has it"));
+    dh_measured_fini(&m);
 }
 
 #define CALL(members)                                                                              \
@@ -895,11 +917,10 @@ static void test_short_lists_of_ranks(void **state)
     static const struct {
         const char *text;
         int64_t nodes; /* 0: left out */
-    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},
-                  {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
-                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},
-                  {CALL("[0, 1, 8, 9, ...]"), 0},
-                  {CALL("[0, ...]"), 0}};
+    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},     {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
+                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},  {CALL("[0, 1, 8, 9, ...]"), 0},
+                  {CALL("[0, 2, 4, 6, ..., 128]"), 0}, /* is not the 64th */
+                  {CALL("[0, 1, 2, 3, 4, 5, 6, 7]"), 0}, {CALL("[0, ...]"), 0}};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
     for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
