@@ -325,8 +325,10 @@ void dh_weights_tell_unread(const dh_weights *weights, const dh_model *model)
         if (is_of_images(name))
             n_of_images++;
         else if (model->tied_head && strcmp(name, "lm_head.weight") == 0)
-            dh_log(DH_LOG_WARN, "the head lm_head.weight is another than the embedding, which a "
-                                "model with tie_word_embeddings uses in its place: it is left out");
+            dh_log(DH_LOG_WARN, "the stored head lm_head.weight differs from the embedding. The "
+                                "embedding is used, as tie_word_embeddings says. Transformers from "
+                                "version 5 on uses the stored head: set tie_word_embeddings to "
+                                "false in config.json for that");
         else if (!is_zero_bias(weights, model, name))
             dh_log(DH_LOG_WARN, "tensor %s of the weights is not part of model %s: left out", name,
                    model->name);

@@ -371,7 +371,7 @@ static bool is_tied_copy(const dh_weights *w, const weight *t)
     static const char *const embeddings[] = {"wte.weight", "model.embed_tokens.weight"};
     if (strcmp(t->name, "lm_head.weight") != 0) return false;
     for (size_t i = 0; i < DH_COUNTOF(embeddings); i++) {
-        const weight *e = find_weight(w, embeddings[i]);
+        const weight *e = find_stored(w, embeddings[i]);
         if (e && same_data(e, t)) return true;
     }
     return false;

@@ -102,7 +102,13 @@ make $weights/tiny-gemma2 rename '^model.embed_tokens' lm_head
 ok "$dhelix" convert "$made" "$tmp/tied.head"
 check 'the head is the embedding' cmp "$tmp/tied/model.safetensors" "$tmp/tied.head/model.safetensors"
 ok "$dhelix" eval "$made" --data $text --tokenizer bytes --seq 32 --batches 1
-make $weights/tiny-mistral rename '^model.embed_tokens' other
+# A tied model with another head: which of both is used is said, and not where both are the same.
+make $weights/tiny-mistral config config.json tie_word_embeddings=true
+for command in "convert $made $tmp/headed" "eval $made --data $text --tokenizer bytes --seq 32 --batches 1"; do
+    ok "$dhelix" $command
+    check "$command: which head is used" grep -qF 'The embedding is used, as tie_word_embeddings says' "$tmp/err"
+done
+check 'the head is left out' test "$(grep -c lm_head "$tmp/headed/model.safetensors")" -eq 0
 refused 'has no tensor "model.embed_tokens.weight"' $weights/tiny-mistral rename '^model.embed_tokens' other
 
 # ---- folders that hold something -----------------------------------------------------------------
