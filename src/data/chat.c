@@ -342,7 +342,14 @@ static dh_status read_message(dh_ctx *ctx, json_t *m, const char *role_key, cons
     return add_message(ctx, role, name, json_object_get(m, text_key), unlearnt, list);
 }
 
-/* Beside the messages a row may say what it likes, but for what the model would have to read. */
+/* "weight": 1, "train": true: as every conversation is learnt. */
+static bool is_weight_of_one(const char *key, const json_t *value)
+{
+    return (strstr(key, "weight") || strcmp(key, "train") == 0) && as_flag(value) == 1;
+}
+
+/* In addition to messages a row may say what it likes, except what the model would have to read, and
+ * what says how it is learnt. */
 static dh_status check_row(dh_ctx *ctx, const json_t *row)
 {
     static const struct {
@@ -350,9 +357,30 @@ static dh_status check_row(dh_ctx *ctx, const json_t *row)
     } read[] = {{"tools", "take it out"},
                 {"functions", "take it out"},
                 {"system", "write it as a first message of role system"},
-                {"history", "write it as messages"}};
+                {"history", "write it as messages"},
+                {"chosen", "pairs of answers are not learnt: write one as a message"},
+                {"rejected", "pairs of answers are not learnt: take it out"},
+                {"documents", "write it into a message"},
+                {"context", "write it into a message"},
+                {"reasoning_content", "write it into a message"},
+                {"reasoning", "write it into a message"},
+                {"thinking", "write it into a message"},
+                {"chat_template_kwargs", "take it out"},
+                {"enable_thinking", "take it out"},
+                {"weight", "repeat the conversation, or say it of its messages"},
+                {"loss_weight", "repeat the conversation, or say it of its messages"},
+                {"train", "say it of the messages"},
+                {"mask", "say with \"train\" which messages are learnt"},
+                {"loss_mask", "say with \"train\" which messages are learnt"},
+                {"image", "images are not read"},
+                {"images", "images are not read"},
+                {"audio", "sounds are not read"},
+                {"audios", "sounds are not read"},
+                {"video", "videos are not read"},
+                {"videos", "videos are not read"}};
     for (size_t i = 0; i < DH_COUNTOF(read); i++)
-        if (!says_nothing(json_object_get(row, read[i].key)))
+        if (!says_nothing(json_object_get(row, read[i].key)) &&
+            !is_weight_of_one(read[i].key, json_object_get(row, read[i].key)))
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "the conversation has \"%s\" in addition to its messages, and that is "
                            "not supported: %s",

@@ -250,8 +250,12 @@ static void what_would_be_lost_is_refused(void **state)
                                        "\"mask\": true",
                                        "\"tool_calls\": [{}]",
                                        "\"x\": 0"};
-    static const char *const beside[] = {"\"tools\": [{}]", "\"functions\": \"f\"",
-                                         "\"system\": \"s\"", "\"history\": [[\"a\", \"b\"]]"};
+    static const char *const beside[] = {"\"tools\": [{}]",         "\"functions\": \"f\"",
+                                         "\"system\": \"s\"",       "\"history\": [[\"a\", \"b\"]]",
+                                         "\"images\": [\"a.png\"]", "\"weight\": 0",
+                                         "\"train\": false",        "\"loss_mask\": [0, 1]",
+                                         "\"rejected\": \"r\"",     "\"documents\": [{}]",
+                                         "\"reasoning\": \"r\"",    "\"enable_thinking\": false"};
     static const struct {
         const char *key, *role, *says;
     } flags[] = {{"\"weight\": 0.5", "assistant", "neither 1"},
