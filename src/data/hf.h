@@ -26,6 +26,7 @@ typedef struct hf_section {
     const char *name, *list; /* key in the file; key of a Sequence's list */
     const hf_row *rows;
     size_t n_rows;
+    bool any_text; /* its rows read texts by their length, also with a NUL in them */
 } hf_section;
 
 /* Every node in order by its row. errors  DH_EUNSUPPORTED a type that has none, by name */

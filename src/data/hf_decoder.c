@@ -99,7 +99,7 @@ static const hf_row rows[] = {{"ByteLevel", step_byte_level},
                               {"Metaspace", step_metaspace},
                               {"WordPiece", step_wordpiece},
                               {"BPEDecoder", step_suffix}};
-static const hf_section section = {"decoder", "decoders", rows, DH_COUNTOF(rows)};
+static const hf_section section = {"decoder", "decoders", rows, DH_COUNTOF(rows), false};
 
 /* As added tokens are written, or as the vocabulary spells them. */
 static dh_status show_vocabulary(dh_ctx *ctx, hf_file *hf)

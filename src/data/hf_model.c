@@ -36,17 +36,24 @@ static bool count_byte_level(const json_t *node, void *arg)
     return true;
 }
 
+/* Also where the file's text has a NUL. */
+static bool is_text(const json_t *node, const char *key, const char *want)
+{
+    const json_t *text = json_object_get(node, key);
+    return json_string_length(text) == strlen(want) && strcmp(hf_string(node, key), want) == 0;
+}
+
 /* Spaces become U+2581 and nothing else happens. */
 static bool marks_spaces(const json_t *node, void *arg)
 {
     bool *marks = arg;
     const char *type = hf_string(node, "type");
     const bool replace = strcmp(type, "Replace") == 0, metaspace = strcmp(type, "Metaspace") == 0;
-    if (strcmp(type, "Prepend") == 0) return strcmp(hf_string(node, "prepend"), DH_META_SPACE) == 0;
-    if (replace && (strcmp(hf_string(json_object_get(node, "pattern"), "String"), " ") != 0 ||
-                    strcmp(hf_string(node, "content"), DH_META_SPACE) != 0))
+    if (strcmp(type, "Prepend") == 0) return is_text(node, "prepend", DH_META_SPACE);
+    if (replace && (!is_text(json_object_get(node, "pattern"), "String", " ") ||
+                    !is_text(node, "content", DH_META_SPACE)))
         return false;
-    if (metaspace && (strcmp(hf_string(node, "replacement"), DH_META_SPACE) != 0 ||
+    if (metaspace && (!is_text(node, "replacement", DH_META_SPACE) ||
                       !json_is_false(json_object_get(node, "split"))))
         return false;
     *marks = *marks || replace || metaspace;
@@ -55,8 +62,8 @@ static bool marks_spaces(const json_t *node, void *arg)
 
 static bool has_affixes(const hf_file *hf)
 {
-    return *hf_string(hf->model, "continuing_subword_prefix") ||
-           *hf_string(hf->model, "end_of_word_suffix");
+    return json_string_length(json_object_get(hf->model, "continuing_subword_prefix")) > 0 ||
+           json_string_length(json_object_get(hf->model, "end_of_word_suffix")) > 0;
 }
 
 /* The Llama 2 kind: U+2581 may be kept as a space, since texts are not split. */
@@ -345,8 +352,9 @@ static dh_status take_affix(dh_ctx *ctx, const hf_file *hf, const char *key, con
                             dh_str *affix)
 {
     const json_t *text = json_object_get(hf->model, key);
-    const char *value = json_is_string(text) ? json_string_value(text) : absent;
-    dh_str_append(affix, value, strlen(value));
+    const bool said = json_is_string(text);
+    dh_str_append(affix, said ? json_string_value(text) : absent,
+                  said ? json_string_length(text) : strlen(absent));
     return affix->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for \"%s\"", key) : DH_OK;
 }
 
@@ -393,11 +401,25 @@ static bool words_end_at_mark(const dh_tokenizer *tok)
     return true;
 }
 
+/* BPE alone goes on without an unknown token. Texts lose characters then, silently elsewhere. */
+static void set_dropping(dh_tokenizer *tok)
+{
+    const bool bpe =
+        tok->kind == &dh_tok_spm || tok->kind == &dh_tok_bpe || tok->kind == &dh_tok_character_bpe;
+    bool all = true;
+    for (int i = 0; i < 256; i++) all = all && tok->byte_id[i] != DH_NO_ID;
+    tok->drops_unknown = bpe && tok->unk == DH_NO_ID && !all;
+    if (tok->drops_unknown)
+        dh_log(DH_LOG_WARN, "the tokenizer has neither tokens of all bytes nor an unknown token: "
+                            "characters without a token are left out, as by Transformers");
+}
+
 /* What encoding needs besides, of the pieces that turned out not to be special. */
 static dh_status derive(dh_ctx *ctx, dh_tokenizer *tok)
 {
     if (tok->kind == &dh_tok_spm) dh_spm_survey(tok);
     if (tok->kind == &dh_tok_bpe) dh_bpe_set_bytes(tok);
+    set_dropping(tok);
     if (tok->kind == &dh_tok_character_bpe) tok->cut_at_mark = words_end_at_mark(tok);
     if (tok->kind != &dh_tok_unigram && tok->kind != &dh_tok_wordpiece) return DH_OK;
     DH_TRY(dh_trie_build(ctx, &tok->vocab, &tok->trie));

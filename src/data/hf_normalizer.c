@@ -181,7 +181,7 @@ static const hf_row rows[] = {{"NFC", read_nfc},
                               {"Nmt", read_nmt},
                               {"Precompiled", read_precompiled},
                               {"ByteLevel", read_bytes}};
-static const hf_section section = {"normalizer", "normalizers", rows, DH_COUNTOF(rows)};
+static const hf_section section = {"normalizer", "normalizers", rows, DH_COUNTOF(rows), true};
 
 dh_status hf_read_normalizer(dh_ctx *ctx, hf_file *hf)
 {

@@ -120,7 +120,8 @@ static dh_status step_metaspace(dh_ctx *ctx, hf_file *hf, json_t *node)
     dh_split_step step = {.rewrite = DH_REWRITE_METASPACE};
     const char *mark = hf_string(node, "replacement");
     if (!*mark) mark = DH_META_SPACE;
-    if (strlen(mark) >= sizeof step.mark)
+    const size_t n_said = json_string_length(json_object_get(node, "replacement"));
+    if (strlen(mark) >= sizeof step.mark || (n_said > 0 && n_said != strlen(mark)))
         return dh_fail(ctx, DH_EFORMAT,
                        "pre_tokenizer Metaspace: replacement \"%.40s\" is no "
                        "character",
@@ -154,7 +155,7 @@ static dh_status step_byte_level(dh_ctx *ctx, hf_file *hf, json_t *node)
 
 static const hf_row rows[] = {
     CUTTING, {"Metaspace", step_metaspace}, {"ByteLevel", step_byte_level}};
-static const hf_section section = {"pre_tokenizer", "pretokenizers", rows, DH_COUNTOF(rows)};
+static const hf_section section = {"pre_tokenizer", "pretokenizers", rows, DH_COUNTOF(rows), true};
 
 dh_status hf_read_pre_tokenizer(dh_ctx *ctx, hf_file *hf)
 {
@@ -179,7 +180,7 @@ static dh_status last_byte_level(dh_ctx *ctx, hf_file *hf, json_t *node)
 
 static const hf_row byte_level_rows[] = {CUTTING, {"ByteLevel", last_byte_level}};
 static const hf_section byte_level_steps = {"pre_tokenizer", "pretokenizers", byte_level_rows,
-                                            DH_COUNTOF(byte_level_rows)};
+                                            DH_COUNTOF(byte_level_rows), true};
 
 dh_status hf_read_byte_level(dh_ctx *ctx, hf_file *hf)
 {
@@ -214,9 +215,9 @@ static const hf_row spm_normalizer_rows[] = {{"Prepend", normalize_prepend},
                                              {"Replace", normalize_replace}};
 static const hf_row spm_step_rows[] = {{"Metaspace", whole_metaspace}};
 static const hf_section spm_normalizers = {"normalizer", "normalizers", spm_normalizer_rows,
-                                           DH_COUNTOF(spm_normalizer_rows)};
+                                           DH_COUNTOF(spm_normalizer_rows), false};
 static const hf_section spm_steps = {"pre_tokenizer", "pretokenizers", spm_step_rows,
-                                     DH_COUNTOF(spm_step_rows)};
+                                     DH_COUNTOF(spm_step_rows), false};
 
 dh_status hf_read_metaspace(dh_ctx *ctx, hf_file *hf)
 {

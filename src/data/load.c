@@ -1,6 +1,7 @@
 /* Loading by specification: name, folder or file, recognised by content. */
 #include "base/needs.h"
 #include "data/tok_json.h"
+#include "data/unread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -201,11 +202,26 @@ static dh_status load_file(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
 
 /* ---- a folder --------------------------------------------------------------------------- */
 
-/* In order of preference; the next is tried when one is there but not supported. The last two never
- * are, and are there to be named. */
+/* In order of preference; the next is tried when one is there but not supported. */
 static const char *const folder_files[] = {"tokenizer.json",  "encoder.json",  "vocab.json",
-                                           "tokenizer.model", "tokenizer.bin", "vocab.txt",
-                                           "tekken.json",     "tiktoken.model"};
+                                           "tokenizer.model", "tokenizer.bin", "vocab.txt"};
+
+/* A folder without any of these: why not, by the file that it has. */
+static dh_status refuse_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
+{
+    char name[DH_UNREAD_NAME];
+    dh_unread_tokenizer_in(folder, name);
+    if (!*name)
+        return dh_fail(ctx, DH_EMISSING,
+                       "%s holds no tokenizer.json, encoder.json, vocab.json, tokenizer.model, "
+                       "tokenizer.bin or vocab.txt",
+                       folder);
+    char *path = path_join(folder, strlen(folder), name);
+    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+    const dh_status st = load_file(ctx, path, tok);
+    free(path);
+    return st;
+}
 
 static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)
 {
@@ -224,10 +240,7 @@ static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok
         if (st != DH_EUNSUPPORTED) return dh_fail(ctx, st, "%s", attempt.message);
     }
     if (first.status != DH_OK) return dh_fail(ctx, first.status, "%s", first.message);
-    return dh_fail(ctx, DH_EMISSING,
-                   "%s holds no tokenizer.json, encoder.json, vocab.json, tokenizer.model, "
-                   "tokenizer.bin or vocab.txt",
-                   folder);
+    return refuse_folder(ctx, folder, tok);
 }
 
 static dh_status load_gpt2_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok)

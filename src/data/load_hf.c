@@ -38,6 +38,32 @@ static dh_status unknown_type(dh_ctx *ctx, const hf_section *s, const char *type
                    near ? ": did you mean " : "", near ? near : "");
 }
 
+static bool has_nul(const json_t *value)
+{
+    const char *key;
+    size_t i;
+    json_t *one;
+    if (json_is_string(value)) return strlen(json_string_value(value)) != json_string_length(value);
+    json_object_foreach((json_t *)value, key, one) if (has_nul(one)) return true;
+    json_array_foreach(value, i, one) if (has_nul(one)) return true;
+    return false;
+}
+
+/* Settings are read as texts that end at a NUL. One with a NUL in it would be another text. */
+static dh_status check_nul(dh_ctx *ctx, const hf_section *s, json_t *node, const char *type)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(node, key, value)
+    {
+        if (has_nul(value))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "%s of type \"%.60s\": \"%.40s\" has a NUL (\\u0000), which is not read",
+                           s->name, type, key);
+    }
+    return DH_OK;
+}
+
 /* Sequences of sequences: files nest two, and a reader's stack is not theirs. */
 enum { DEEPEST = 16 };
 
@@ -54,6 +80,7 @@ static dh_status apply_node(dh_ctx *ctx, hf_file *hf, const hf_section *s, json_
             DH_TRY(apply_node(ctx, hf, s, part, depth + 1));
         return DH_OK;
     }
+    if (!s->any_text) DH_TRY(check_nul(ctx, s, node, type));
     for (size_t i = 0; i < s->n_rows; i++)
         if (strcmp(type, s->rows[i].type) == 0) return s->rows[i].apply(ctx, hf, node);
     return unknown_type(ctx, s, type);
@@ -128,7 +155,7 @@ static const hf_row processor_rows[] = {{"TemplateProcessing", process_template}
                                         {"RobertaProcessing", process_bert},
                                         {"ByteLevel", process_nothing}};
 static const hf_section processors = {"post_processor", "processors", processor_rows,
-                                      DH_COUNTOF(processor_rows)};
+                                      DH_COUNTOF(processor_rows), false};
 
 static dh_status find_bos_eos(dh_ctx *ctx, hf_file *hf)
 {

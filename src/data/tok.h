@@ -47,6 +47,7 @@ struct dh_tokenizer {
     dh_prefix prefix;
     bool prefix_first_only; /* only before the first stretch of text */
     bool ignore_merges;     /* bpe: a word that is a token is not merged */
+    bool drops_unknown;     /* bpe: what has no token is left out, and there is no unknown token */
     bool fuse_unk;          /* a run of unknown characters is one unknown token */
 
     dh_normalizer normalizer; /* bpe, and the kinds of tok_words.c */

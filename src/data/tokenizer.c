@@ -293,6 +293,29 @@ static dh_status segment_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char 
     return DH_OK;
 }
 
+/* Takes out symbols that have neither a token nor tokens of their bytes: their neighbours may then
+ * merge, as in Hugging Face's tokenizers. All others have ids afterwards, and their places in the
+ * word no longer matter. */
+static bool drop_unknown(dh_encoder *enc, const unsigned char *word, size_t n)
+{
+    dh_merger *m = &enc->merger;
+    bool ok = true;
+    enc->word.n = 0;
+    for (size_t i = 0; ok && i < m->symbols.n; i++) {
+        const dh_symbol *s = &m->symbols.at[i];
+        const size_t end = i + 1 < m->symbols.n ? s[1].start : n;
+        size_t known = s->start;
+        while (known < end && enc->tok->byte_id[word[known]] != DH_NO_ID) known++;
+        if (s->id != DH_NO_ID) ok = dh_vec_push(&enc->word, (int32_t)s->id);
+        for (size_t k = s->start; ok && s->id == DH_NO_ID && known == end && k < end; k++)
+            ok = dh_vec_push(&enc->word, (int32_t)enc->tok->byte_id[word[k]]);
+    }
+    dh_merger_clear(m);
+    for (size_t i = 0; ok && i < enc->word.n; i++)
+        ok = dh_merger_add(m, (uint32_t)enc->word.at[i], i);
+    return ok;
+}
+
 dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
 {
     if (n == 0) return DH_OK;
@@ -307,8 +330,11 @@ dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *wor
         return dh_fail(ctx, DH_EINVAL, "a word of %zu bytes (at most 2 GiB can be merged)", n);
     if (enc->tok->kind->segment) return segment_word(ctx, enc, word, n);
     dh_merger_clear(&enc->merger);
-    if (!enc->tok->kind->symbols(enc, word, n) || !dh_merger_run(&enc->merger, &enc->tok->pairs))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory merging a word of %zu bytes", n);
+    bool ok = enc->tok->kind->symbols(enc, word, n);
+    if (enc->tok->drops_unknown) ok = ok && drop_unknown(enc, word, n);
+    ok = ok && dh_merger_run(&enc->merger, &enc->tok->pairs);
+    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory merging a word of %zu bytes", n);
+    if (enc->merger.symbols.n == 0) return DH_OK;
     if (n <= DH_CACHED_WORD_MAX) remember(enc, word, n);
     return push_symbols(ctx, enc, word, n);
 }

@@ -219,9 +219,10 @@ dh_status dh_generate(dh_ctx *ctx, const dh_trained *trained, const dh_generate_
     DH_NEEDS(ctx, spec->emit);
     DH_NEEDS_LIST(ctx, spec->prompt, spec->n_prompt);
     if (!trained->tokenizer)
-        return dh_fail(ctx, DH_EINVAL,
-                       "generating text needs a tokenizer: none was given, and there is none next "
-                       "to the weights");
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "generating text needs a tokenizer: none was given, and none that can be read is "
+            "next to the weights");
     if (spec->max_tokens < 0 || spec->max_tokens > MOST_TOKENS)
         return dh_fail(ctx, DH_EINVAL, "a text of %lld tokens: 0 to %d would be right",
                        (long long)spec->max_tokens, MOST_TOKENS);

@@ -177,7 +177,10 @@ static dh_status write_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab,
 dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const char *dir)
 {
     dh_tokenizer *tok;
-    DH_TRY(dh_tokenizer_load(ctx, spec, &tok));
+    dh_ctx unread = DH_CTX_INIT;
+    const dh_status loaded = dh_tokenizer_load(&unread, spec, &tok);
+    if (loaded == DH_EUNSUPPORTED) return DH_OK; /* its files are kept for others */
+    if (loaded != DH_OK) return dh_fail(ctx, loaded, "%s", unread.message);
     dh_str config = DH_STR_INIT, generation = DH_STR_INIT;
     dh_str_printf(&config, "%s/config.json", dir);
     dh_str_printf(&generation, "%s/generation_config.json", dir);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "data/unread.h"
 #include "train/trained.h"
 
 /* Everything the loaders read; one folder holds the files of one tokenizer. The characters of a
@@ -42,20 +43,37 @@ static dh_status look_into(dh_ctx *ctx, const char *place, dh_str *spec, bool *f
     return st;
 }
 
+/* A folder whose tokenizer is not read is one all the same: loading it says why. */
+static dh_status look_for_unread(dh_ctx *ctx, const char *place, dh_str *spec)
+{
+    char name[DH_UNREAD_NAME];
+    dh_unread_tokenizer_in(place, name);
+    if (*name) dh_str_printf(spec, "%s", place);
+    return spec->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+}
+
+static dh_status look_beside(dh_ctx *ctx, const char *place, const char *run_dir, dh_str *spec)
+{
+    bool found = false;
+    DH_TRY(look_into(ctx, place, spec, &found));
+    if (found) return DH_OK;
+    if (!run_dir) return look_for_unread(ctx, place, spec);
+    dh_str dir = DH_STR_INIT;
+    dh_status st = join(ctx, run_dir, DH_TOKENIZER_DIR, &dir);
+    if (st == DH_OK) st = look_into(ctx, dir.text, spec, &found);
+    if (st == DH_OK && !found) st = look_into(ctx, run_dir, spec, &found);
+    dh_str_fini(&dir);
+    return st == DH_OK && !found ? look_for_unread(ctx, place, spec) : st;
+}
+
 /* Weights folder, the run's tokenizer folder, the run folder: in this order. */
 dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_dir, dh_str *spec)
 {
     char *copy = strdup(weights);
     if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
-    bool found = false;
-    dh_status st = look_into(ctx, dh_path_is_dir(weights) ? weights : dirname(copy), spec, &found);
+    const dh_status st =
+        look_beside(ctx, dh_path_is_dir(weights) ? weights : dirname(copy), run_dir, spec);
     free(copy);
-    if (st != DH_OK || found || !run_dir) return st;
-    dh_str dir = DH_STR_INIT;
-    st = join(ctx, run_dir, DH_TOKENIZER_DIR, &dir);
-    if (st == DH_OK) st = look_into(ctx, dir.text, spec, &found);
-    if (st == DH_OK && !found) st = look_into(ctx, run_dir, spec, &found);
-    dh_str_fini(&dir);
     return st;
 }
 
@@ -63,7 +81,7 @@ bool dh_tokenizer_owns_file(const char *name)
 {
     for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
         if (strcmp(name, file_names[i]) == 0) return true;
-    return false;
+    return dh_unread_tokenizer(name);
 }
 
 /* ---- links ------------------------------------------------------------------------------- */
@@ -205,5 +223,8 @@ dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_
     if (!dh_path_is_dir(spec)) return copy_single(ctx, spec, to_dir, n_copied);
     for (size_t i = 0; i < DH_COUNTOF(file_names); i++)
         DH_TRY(dh_file_copy_into(ctx, spec, file_names[i], to_dir, n_copied));
+    char unread[DH_UNREAD_NAME];
+    dh_unread_tokenizer_in(spec, unread);
+    if (*unread) DH_TRY(dh_file_copy_into(ctx, spec, unread, to_dir, n_copied));
     return dh_file_copy_into(ctx, spec, "chat_template.jinja", to_dir, n_copied);
 }

@@ -111,6 +111,25 @@ done
 check 'the head is left out' test "$(grep -c lm_head "$tmp/headed/model.safetensors")" -eq 0
 refused 'has no tensor "model.embed_tokens.weight"' $weights/tiny-mistral rename '^model.embed_tokens' other
 
+# ---- tokenizers that are known and not read --------------------------------------------------------
+# The commands say which format it is; a conversion keeps the file.
+for name in qwen.tiktoken tiktoken.model tekken.json; do
+    folder=$tmp/with-$name form=$([ $name = tekken.json ] && echo "Mistral's tekken.json" || echo 'this is a tiktoken file')
+    cp -r $weights/tiny-qwen2 "$folder"
+    if [ $name = tekken.json ]; then
+        echo '{"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}], "special_tokens": []}' >"$folder/$name"
+    else
+        printf 'IQ== 0\nIg== 1\n' >"$folder/$name"
+    fi
+    ok "$dhelix" convert "$folder" "$folder.out"
+    check "$name is kept" cmp "$folder/$name" "$folder.out/$name"
+    fails 1 "$form" "$dhelix" tokenize $text --tokenizer "$folder"
+    fails 1 'none that is read was found' "$dhelix" sample "$folder" --prompt a --tokens 1
+    check "sample names $name" grep -qF "$form" "$tmp/err"
+    fails 1 'no tokenizer was given' "$dhelix" eval "$folder" --data $text --seq 32 --batches 1
+    check "eval names $name" grep -qF "$form" "$tmp/err"
+done
+
 # ---- folders that hold something -----------------------------------------------------------------
 out=$tmp/kept
 ok "$dhelix" convert $weights/tiny-qwen2 "$out"

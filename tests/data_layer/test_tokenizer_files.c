@@ -693,6 +693,75 @@ static void tokens_may_have_nul(void **state)
                  "duplicate");
 }
 
+/* Affixes are read with a NUL in them. Settings of sections are texts that a NUL would end. */
+static void settings_may_have_no_nul(void **state)
+{
+    static const char affixes[] =
+        "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"end_of_word_suffix\":\"\\u0000\",\"vocab\":"
+        "{\"a\":0,\"b\\u0000\":1}},\"pre_tokenizer\":{\"type\":\"Whitespace\"}}";
+    static const char *const nodes[] = {
+        "\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"\\u0000x\"}",
+        "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"#\\u0000\",\"cleanup\":false}",
+        "\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\\u0000\"},\"content\":\"\"}",
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":"
+        "\"\\u0000\","
+        "\"start\":1,\"stop\":0}]}",
+        "\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"_\\u0000\"}",
+        "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"a\\u0000\",0]"
+        "}",
+        "\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"a\",0],"
+        "\"x\":\"\\u0000\"}"};
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tokenizer *tok;
+    assert_ok(&ctx, dh_tokenizer_from_hf(&ctx, affixes, strlen(affixes), &tok));
+    dh_ids ids = encode(tok, "ab", 2, 0);
+    assert_true(ids.n == 2 && ids.at[0] == 0 && ids.at[1] == 1);
+    dh_vec_fini(&ids);
+    dh_tokenizer_destroy(tok);
+    for (size_t i = 0; i < DH_COUNTOF(nodes); i++) {
+        char json[400];
+        snprintf(json, sizeof json,
+                 "{\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"a\",\"vocab\":{\"a\":0}},%s}",
+                 nodes[i]);
+        assert_fails(&ctx, dh_tokenizer_from_hf(&ctx, json, strlen(json), &tok), DH_EUNSUPPORTED,
+                     "has a NUL (\\u0000)");
+    }
+    static const char mark[] =
+        "{\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"a\",\"vocab\":{\"a\":"
+        "0}},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":"
+        "\"_\\u0000\",\"prepend_scheme\":\"always\"}}";
+    assert_fails(&ctx, dh_tokenizer_from_hf(&ctx, mark, strlen(mark), &tok), DH_EFORMAT,
+                 "is no character");
+}
+
+/* BPE that has neither an unknown token nor tokens of all bytes leaves characters out, and what
+ * stood around them may merge (tests/data/tokenizers/make_dropped.py). */
+static void characters_without_tokens_are_left_out(void **state)
+{
+    json_t *cases = json_load_file(DATA "dropped.json", 0, NULL), *one, *pair, *id;
+    size_t i, k, j;
+    assert_true(json_array_size(cases) == 8);
+    json_array_foreach(cases, i, one)
+    {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_tokenizer *tok;
+        assert_ok(&ctx, from_json(&ctx, json_incref(json_object_get(one, "tokenizer")), &tok));
+        json_array_foreach(json_object_get(one, "texts"), k, pair)
+        {
+            const json_t *text = json_array_get(pair, 0), *want = json_array_get(pair, 1);
+            for (int times = 0; times < 2; times++) { /* the second time by the cache of words */
+                dh_ids ids = encode(tok, json_string_value(text), json_string_length(text), 0);
+                assert_int_equal(ids.n, json_array_size(want));
+                json_array_foreach((json_t *)want, j, id)
+                    assert_int_equal(ids.at[j], json_integer_value(id));
+                dh_vec_fini(&ids);
+            }
+        }
+        dh_tokenizer_destroy(tok);
+    }
+    json_decref(cases);
+}
+
 /* Vocabularies of other programs are named, and what to take instead. */
 static void other_formats_are_named(void **state)
 {
@@ -720,7 +789,7 @@ static void other_formats_are_named(void **state)
         snprintf(path, sizeof path, "%s/%s", dir, cases[i].name);
         write_text(dir, cases[i].name, cases[i].text);
         assert_fails(&ctx, dh_tokenizer_load(&ctx, path, &tok), cases[i].status, cases[i].part);
-        if (i < 2)
+        if (i < 3)
             assert_fails(&ctx, dh_tokenizer_load(&ctx, dir, &tok), cases[i].status, cases[i].part);
         assert_ok(&ctx, dh_dir_remove(&ctx, dir));
     }
@@ -805,6 +874,8 @@ int main(void)
         cmocka_unit_test(plain_kinds_as_tokenizer_json),
         cmocka_unit_test(spm_as_tokenizer_json),
         cmocka_unit_test(tokens_may_have_nul),
+        cmocka_unit_test(settings_may_have_no_nul),
+        cmocka_unit_test(characters_without_tokens_are_left_out),
         cmocka_unit_test(other_formats_are_named),
         cmocka_unit_test(specifications),
     };
