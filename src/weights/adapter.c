@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/c_locale.h"
 #include "base/json_text.h"
 #include "weights/checkpoint.h"
 #include "weights_impl.h"
@@ -81,40 +82,75 @@ static bool says_nothing(const json_t *value)
     return json_is_object(value) && json_object_size(value) == 0;
 }
 
-/* PiSSA, OLoRA, CorDA, LoftQ and others take out of the base weights what the adapters begin with:
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+/* PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA take out of the base weights what the adapters begin with:
  * beside weights as they were published these adapters are of another model. */
 static dh_status check_start(dh_ctx *ctx, const json_t *start)
 {
-    static const char *const harmless[] = {"gaussian", "eva", "orthogonal"};
-    const char *name = json_string_value(start);
+    static const char *const harmless[] = {"gaussian", "eva", "orthogonal", "mica"};
+    static const char *const changing[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+    char name[64];
     if (!start || json_is_null(start) || json_is_boolean(start)) return DH_OK;
-    for (size_t i = 0; name && i < DH_COUNTOF(harmless); i++)
+    snprintf(name, sizeof name, "%s", json_is_string(start) ? json_string_value(start) : "no text");
+    dh_to_lower(name); /* as PEFT compares it */
+    for (size_t i = 0; i < DH_COUNTOF(harmless); i++)
         if (strcmp(name, harmless[i]) == 0) return DH_OK;
+    for (size_t i = 0; i < DH_COUNTOF(changing); i++)
+        if (begins_with(name, changing[i]))
+            return dh_fail(ctx, DH_EUNSUPPORTED,
+                           "\"init_lora_weights\" is \"%s\", which changes the base weights as "
+                           "well: save the adapters with PEFT's "
+                           "path_initial_model_for_weight_conversion",
+                           name);
     return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"init_lora_weights\" is \"%.60s\", which changes the base weights as well: "
-                   "save the adapters with PEFT's path_initial_model_for_weight_conversion",
-                   name ? name : "no text");
+                   "\"init_lora_weights\" is \"%s\", which is not known and may change the base "
+                   "weights: true, false, gaussian, eva, orthogonal and mica are read",
+                   name);
+}
+
+/* Keys that do not say what is computed, and those that are read. All others must say nothing. */
+static bool is_harmless(const char *key)
+{
+    static const char *const keys[] = {"auto_mapping",
+                                       "base_model_name_or_path",
+                                       "base_model_class",
+                                       "bias",
+                                       "corda_config",
+                                       "ensure_weight_tying",
+                                       "eva_config",
+                                       "fan_in_fan_out",
+                                       "inference_mode",
+                                       "init_lora_weights",
+                                       "loftq_config",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "lora_ga_config",
+                                       "megatron_config",
+                                       "megatron_core",
+                                       "parent_library",
+                                       "peft_type",
+                                       "peft_version",
+                                       "qalora_group_size",
+                                       "r",
+                                       "revision",
+                                       "runtime_config",
+                                       "target_modules",
+                                       "task_type"};
+    for (size_t i = 0; i < DH_COUNTOF(keys); i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
 }
 
 static dh_status refuse_others(dh_ctx *ctx, const json_t *root)
 {
-    static const char *const keys[] = {"use_rslora",
-                                       "use_dora",
-                                       "rank_pattern",
-                                       "alpha_pattern",
-                                       "modules_to_save",
-                                       "layers_to_transform",
-                                       "layers_pattern",
-                                       "layer_replication",
-                                       "exclude_modules",
-                                       "target_parameters",
-                                       "trainable_token_indices",
-                                       "lora_bias",
-                                       "use_qalora",
-                                       "alora_invocation_tokens",
-                                       "arrow_config"};
     const char *type = json_string_value(json_object_get(root, "peft_type"));
     const char *bias = json_string_value(json_object_get(root, "bias"));
+    const char *task = json_string_value(json_object_get(root, "task_type")), *key;
+    json_t *value;
     if (!type || strcmp(type, "LORA") != 0)
         return dh_fail(ctx, DH_EUNSUPPORTED, "\"peft_type\" is %s; only \"LORA\" is read",
                        type ? type : "not given");
@@ -124,12 +160,19 @@ static dh_status refuse_others(dh_ctx *ctx, const json_t *root)
             "\"bias\" is \"%s\": biases cannot be trained together with adapters (right: \"none\")",
             bias);
     DH_TRY(check_start(ctx, json_object_get(root, "init_lora_weights")));
-    for (size_t i = 0; i < DH_COUNTOF(keys); i++)
-        if (!says_nothing(json_object_get(root, keys[i])))
+    if (task && strcmp(task, "CAUSAL_LM") != 0)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"task_type\" is \"%.60s\"; only adapters of causal language models are "
+                       "read (\"CAUSAL_LM\")",
+                       task);
+    json_object_foreach((json_t *)root, key, value)
+    {
+        if (!is_harmless(key) && !says_nothing(value))
             return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "\"%s\" is given, which is another kind of adapter than those that are "
-                           "computed: alpha / r times B A on linears of all layers alike",
-                           keys[i]);
+                           "\"%.60s\" is given, which is another kind of adapter than those that "
+                           "are computed: alpha / r times B A on linears of all layers alike",
+                           key);
+    }
     return DH_OK;
 }
 

@@ -58,8 +58,22 @@ for kind in qwen2 gpt2 $(deep && echo mistral phi3); do
     refused 'no layer of this model has such a linear' $lora config adapter_config.json 'target_modules=["w_pack"]'
     refused '"init_lora_weights" is "pissa_niter_4"' $lora config adapter_config.json 'init_lora_weights="pissa_niter_4"'
 done
-make $weights/lora-qwen2 config adapter_config.json 'init_lora_weights="gaussian"'
-ok "$dhelix" convert "$made" "$tmp/gaussian"
+for start in PiSSA olora corda loftq lora_ga; do
+    refused 'which changes the base weights' $weights/lora-gpt2 config adapter_config.json "init_lora_weights=\"$start\""
+done
+refused 'is not known and may change' $weights/lora-gpt2 config adapter_config.json 'init_lora_weights="newest"'
+refused 'is not known and may change' $weights/lora-gpt2 config adapter_config.json 'init_lora_weights=3'
+for other in use_rslora=true use_dora=true 'use_bdlora={"nblocks":2}' 'kasa_config={"beta":1}' \
+    'velora_config={"rank":1}' 'monteclora_config={"n":1}' 'rank_pattern={"q_proj":2}' 'a_new_key=1'; do
+    refused "\"${other%%=*}\" is given" $weights/lora-gpt2 config adapter_config.json "$other"
+done
+refused '"task_type" is "SEQ_CLS"' $weights/lora-gpt2 config adapter_config.json 'task_type="SEQ_CLS"'
+refused '"peft_type" is LOHA' $weights/lora-gpt2 config adapter_config.json 'peft_type="LOHA"'
+for harmless in 'init_lora_weights="gaussian"' 'init_lora_weights="EVA"' init_lora_weights=false a_new_key=null \
+    'a_new_key={}' 'eva_config={"rho":2.0}' task_type=null; do
+    make $weights/lora-gpt2 config adapter_config.json "$harmless"
+    ok "$dhelix" convert "$made" "$tmp/harmless$n_made"
+done
 
 # ---- models -----------------------------------------------------------------------------------
 for kind in qwen2 gemma2 $(deep && echo mistral phi3); do
