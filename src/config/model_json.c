@@ -278,6 +278,66 @@ static dh_status read_mistral(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_window(ctx, config, 4096, m);
 }
 
+/* Queries are scaled by 1 + beta ln(1 + position / original length), which is 1 for positions within
+ * that length. */
+static dh_status check_query_scale(dh_ctx *ctx, const json_t *config, const dh_model *m)
+{
+    const json_t *rope = dh_config_get(config, "rope_parameters");
+    double beta;
+    int64_t original;
+    if (!rope)
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"rope_parameters\" is missing; those of the class scale queries by their "
+                       "position (llama_4_scaling_beta 0.1), which is not computed");
+    DH_TRY(dh_config_real(ctx, rope, "llama_4_scaling_beta", 0, &beta));
+    DH_TRY(dh_config_int(ctx, rope, "original_max_position_embeddings", 0, &original));
+    if (beta == 0 || m->max_seq <= original) return DH_OK;
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "\"llama_4_scaling_beta\" is %g, which scales the queries of positions from %lld "
+        "on; that is not computed, and \"max_position_embeddings\" is %lld",
+        beta, (long long)original, (long long)m->max_seq);
+}
+
+static dh_status read_ministral3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {34, 4096, 32, 8, 14336, 131072, 262144, 1e-5, 1e6, 128};
+    DH_TRY(read_llama_like(ctx, config, &defaults, m));
+    DH_TRY(check_query_scale(ctx, config, m));
+    return read_window(ctx, config, 0, m);
+}
+
+static dh_status read_text_of_images(dh_ctx *ctx, const json_t *text, dh_model *m)
+{
+    const char *type;
+    DH_TRY(dh_config_text(ctx, text, "model_type", "mistral", &type));
+    DH_TRY(dh_config_check_causal(ctx, text));
+    if (strcmp(type, "ministral3") == 0)
+        DH_TRY(read_ministral3(ctx, text, m));
+    else if (strcmp(type, "mistral") == 0)
+        DH_TRY(read_mistral(ctx, text, m));
+    else
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"model_type\" is \"%s\"; supported are mistral and ministral3", type);
+    return dh_config_check_layer_types(ctx, text, m);
+}
+
+/* Of a model that reads images too the text model, as an object of its own. Whether the head is tied
+ * is said beside it, where it is said. */
+static dh_status read_mistral3_images(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    const json_t *text = dh_config_get(config, "text_config");
+    if (!json_is_object(text))
+        return dh_fail(
+            ctx, DH_EFORMAT,
+            "\"text_config\" of model_type \"mistral3\" is %s; it must be an object, the "
+            "text model's configuration",
+            text ? dh_config_kind(text) : "missing");
+    if (read_text_of_images(ctx, text, m) != DH_OK)
+        return dh_ctx_while(ctx, "reading \"text_config\"");
+    return dh_config_bool(ctx, config, "tie_word_embeddings", m->tied_head, &m->tied_head);
+}
+
 /* The first max_window_layers see all, unless layer_types says which do. */
 static dh_status read_qwen(dh_ctx *ctx, const json_t *config, const llama_defaults *d, dh_model *m)
 {
@@ -353,6 +413,14 @@ static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
     return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
+static dh_status read_olmo3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "model_type \"olmo3\" differs from OLMo 2 where it matters: most layers have a "
+        "window, and rotary positions are stretched in the others alone. OLMo 2 is read");
+}
+
 static void write_llama(json_t *config, const dh_model *m)
 {
     json_object_set_new(config, "num_hidden_layers", json_integer(m->n_layers));
@@ -417,6 +485,9 @@ static const struct config_class {
     {"llama", "LlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, false},
     {"mixtral", "MixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral, false},
     {"mistral", "MistralForCausalLM", DH_FAMILY_MISTRAL, read_mistral, write_windowed, false},
+    {"ministral3", "Ministral3ForCausalLM", DH_FAMILY_MISTRAL, read_ministral3, NULL, false},
+    {"mistral3", "Mistral3ForConditionalGeneration", DH_FAMILY_MISTRAL, read_mistral3_images, NULL,
+     false},
     {"qwen2", "Qwen2ForCausalLM", DH_FAMILY_QWEN2, read_qwen2, write_qwen, false},
     {"qwen3", "Qwen3ForCausalLM", DH_FAMILY_QWEN3, read_qwen3, write_qwen, false},
     {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed, false},
@@ -440,6 +511,7 @@ static const struct config_class {
     {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
      true},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_PHIMOE, read_phimoe, NULL, false},
+    {"olmo3", "Olmo3ForCausalLM", DH_FAMILY_OLMO2, read_olmo3, NULL, false},
 };
 
 /* Names of the classes that are computed, also of those that are written as another. */
@@ -447,7 +519,7 @@ static const char *supported(char *list, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < DH_COUNTOF(classes) && n < cap; i++)
-        if (classes[i].read != read_phimoe)
+        if (classes[i].read != read_phimoe && classes[i].read != read_olmo3)
             n += (size_t)snprintf(list + n, cap - n, "%s%s", i ? ", " : "", classes[i].model_type);
     return list;
 }
@@ -499,10 +571,15 @@ static dh_status check_architecture(dh_ctx *ctx, const json_t *one)
 dh_status dh_config_check_causal(dh_ctx *ctx, const json_t *config)
 {
     static const char why[] = "only causal language models are read";
-    static const dh_config_must musts[] = {
-        {"is_causal", "true", why},           {"use_bidirectional_attention", "false", why},
-        {"use_bidirectional", "false", why},  {"bidirectional", "false", why},
-        {"is_encoder_decoder", "false", why}, {"add_cross_attention", "false", why}};
+    static const dh_config_must musts[] = {{"is_causal", "true", why},
+                                           {"use_bidirectional_attention", "false", why},
+                                           {"causal", "true", why},
+                                           {"causal_attention", "true", why},
+                                           {"problem_type", "null", why},
+                                           {"use_bidirectional", "false", why},
+                                           {"bidirectional", "false", why},
+                                           {"is_encoder_decoder", "false", why},
+                                           {"add_cross_attention", "false", why}};
     const json_t *names = json_object_get(config, "architectures"), *one;
     size_t i;
     DH_TRY(check_architecture(ctx, names)); /* a text that should be a list */
@@ -563,7 +640,8 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
     dh_model m;
     dh_model_init(&m, class->family);
     DH_TRY(class->read(ctx, config, &m));
-    if (class->read != dh_config_read_gemma3_images) /* which checks those of its text model */
+    /* Those of images check the layers of their text models. */
+    if (class->read != dh_config_read_gemma3_images && class->read != read_mistral3_images)
         DH_TRY(dh_config_check_layer_types(ctx, config, &m));
     if (class->linear) DH_TRY(read_linear(ctx, config, &m));
     DH_TRY(dh_config_real(ctx, config, "initializer_range", 0.02, &m.init_std));

@@ -65,9 +65,9 @@ static dh_status fail_cell(const reader *r, const char *cell, const char *why)
 /* Earlier PyTorch writes BW for a whole backward and B for the gradient of the input alone. A file
  * of its has a BW, or a W where there is no I: with today's letters a W without its I is no
  * schedule. */
-static bool has_old_letters(const char *text, size_t n_bytes)
+static bool has_old_letters(const char *text, size_t n_bytes, bool *mixed)
 {
-    bool has_w = false, has_i = false;
+    bool has_w = false, has_i = false, has_bw = false;
     char word[3] = "", before = ',';
     size_t n = 0; /* letters of the word that the text is in */
     for (size_t i = 0; i < n_bytes; i++) {
@@ -78,14 +78,15 @@ static bool has_old_letters(const char *text, size_t n_bytes)
             if (n < 2) word[n] = c;
             n++;
         } else if (n > 0) {
-            if (n == 2 && memcmp(word, "BW", 2) == 0) return true;
+            has_bw |= n == 2 && memcmp(word, "BW", 2) == 0;
             has_w |= n == 1 && word[0] == 'W';
             has_i |= n == 1 && word[0] == 'I';
             n = 0;
         }
         before = c;
     }
-    return has_w && !has_i;
+    *mixed = has_bw && has_i;
+    return has_bw || (has_w && !has_i);
 }
 
 /* A number of at most DH_SCHEDULE_MAX_CELLS; moves *at behind it. */
@@ -330,7 +331,14 @@ static dh_status make_schedule(const reader *r, dh_schedule **schedule)
 dh_status dh_schedule_parse_csv(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                                 dh_schedule **schedule)
 {
-    reader r = {.ctx = ctx, .source = source, .old_letters = has_old_letters(text, n_bytes)};
+    bool mixed;
+    reader r = {
+        .ctx = ctx, .source = source, .old_letters = has_old_letters(text, n_bytes, &mixed)};
+    if (mixed)
+        return dh_fail(ctx, DH_EFORMAT,
+                       "%s has both BW, a whole backward in PyTorch before 2.6, and I, which is of "
+                       "later versions: write all of it in one of both",
+                       source);
     dh_status st = read_lines(&r, text, n_bytes);
     if (st == DH_OK) st = make_schedule(&r, schedule);
     dh_vec_fini(&r.slots);

@@ -110,6 +110,15 @@ check 'they are left out' cmp "$tmp/plain/model.safetensors" "$tmp/surplus/model
 make $weights/tiny-mistral rename '^model\.' model.language_model.
 ok "$dhelix" convert "$made" "$tmp/named"
 check 'by the names of the text model' cmp "$tmp/plain/model.safetensors" "$tmp/named/model.safetensors"
+make $weights/tiny-mistral rename '^' language_model.
+python3 - "$made/config.json" <<'EOF'
+import json, sys
+text = json.load(open(sys.argv[1]))
+json.dump({"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "text_config": text,
+           "vision_config": {}}, open(sys.argv[1], "w"))
+EOF
+ok "$dhelix" convert "$made" "$tmp/named3"
+check "Mistral 3's text model" cmp "$tmp/plain/model.safetensors" "$tmp/named3/model.safetensors"
 # A tied model of which the head alone is stored.
 ok "$dhelix" convert $weights/tiny-gemma2 "$tmp/tied"
 make $weights/tiny-gemma2 rename '^model.embed_tokens' lm_head

@@ -650,6 +650,16 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"phimoe\", \"attention_bias\": true, \"num_local_experts\": 1}", "top_k",
          DH_EINVAL},
         {"{\"model_type\": \"phimoe\"}", "qkv_bias is false", DH_EINVAL},
+        {"{\"model_type\": \"olmo3\"}", "in the others alone", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"ministral3\"}", "\"rope_parameters\" is missing", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"mistral3\"}", "\"text_config\" of model_type \"mistral3\" is missing",
+         DH_EFORMAT},
+        {"{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"qwen2\"}}",
+         "reading \"text_config\": \"model_type\" is \"qwen2\"", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", "
+         "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 48.0, "
+         "\"original_max_position_embeddings\": 8192, \"llama_4_scaling_beta\": 0.1}}}",
+         "\"llama_4_scaling_beta\" is 0.1, which scales the queries", DH_EUNSUPPORTED},
         {"{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, "
          "\"original_max_position_embeddings\": 4096}}",
          "longrope", DH_EUNSUPPORTED},
@@ -687,9 +697,9 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 4, \"no_rope_layers\": [1, 1]}",
          "each of 4 layers", DH_EUNSUPPORTED},
         {"{\"model_type\": \"bert\"}", "qwen2, qwen3, phi3", DH_EUNSUPPORTED},
-        {"{\"model_type\": \"olmo3\", \"architectures\": [\"Olmo3ForCausalLM\"]}",
-         "\"model_type\" is \"olmo3\"; supported are gpt2, llama", DH_EUNSUPPORTED},
-        {"{\"architectures\": [\"Olmo3ForCausalLM\"]}", "deepseek_v3, kimi_k2", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"bloom\", \"architectures\": [\"BloomForCausalLM\"]}",
+         "\"model_type\" is \"bloom\"; supported are gpt2, llama", DH_EUNSUPPORTED},
+        {"{\"architectures\": [\"BloomForCausalLM\"]}", "deepseek_v3, kimi_k2", DH_EUNSUPPORTED},
         {"{}", "model_type", DH_EFORMAT},
         {"[1]", "an array", DH_EFORMAT},
         {"{\"model_type\": \"gpt2\",", "line 1", DH_EFORMAT},
@@ -728,6 +738,31 @@ static void refuses_what_it_does_not_compute(void **state)
     }
 }
 
+/* Mistral 3 with images: its text model, whose head the outer object ties. */
+static void reads_text_models_of_images(void **state)
+{
+    static const char one[] =
+        "{\"model_type\": \"mistral3\", \"architectures\": [\"Mistral3ForConditionalGeneration\"], "
+        "\"text_config\": {\"model_type\": \"mistral\", \"sliding_window\": null, \"vocab_size\": "
+        "131072, \"rope_theta\": 1e9, \"head_dim\": 128, \"hidden_size\": 5120}, "
+        "\"vision_config\": "
+        "{}}";
+    static const char two[] =
+        "{\"model_type\": \"mistral3\", \"tie_word_embeddings\": true, \"text_config\": "
+        "{\"model_type\": \"ministral3\", \"max_position_embeddings\": 8192, \"rope_parameters\": "
+        "{\"type\": \"yarn\", \"factor\": 48.0, \"rope_theta\": 1e8, \"llama_4_scaling_beta\": "
+        "0.1, "
+        "\"original_max_position_embeddings\": 8192}}}";
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_model m;
+    assert_ok(&ctx, from_json(&ctx, one, &m));
+    assert_true(m.family == DH_FAMILY_MISTRAL && m.width == 5120 && m.vocab == 131072);
+    assert_true(!m.tied_head && m.window == 0 && m.rope.theta == 1e9 && m.head_dim == 128);
+    assert_ok(&ctx, from_json(&ctx, two, &m));
+    assert_true(m.tied_head && m.n_layers == 34 && m.rope.scaling == DH_ROPE_SCALING_YARN);
+    assert_true(m.rope.theta == 1e8 && m.rope.factor == 48 && m.window == 0);
+}
+
 /* Encoders and classifiers have the keys of the causal model that they were made of. */
 static void reads_causal_models_alone(void **state)
 {
@@ -739,6 +774,9 @@ static void reads_causal_models_alone(void **state)
     static const struct {
         const char *keys, *part;
     } refused[] = {
+        {"\"causal\": false", "\"causal\" is false; only true is supported"},
+        {"\"causal_attention\": false", "\"causal_attention\" is false"},
+        {"\"problem_type\": \"regression\"", "\"problem_type\" is \"regression\"; only null"},
         {"\"architectures\": [\"Qwen2ForCausalLM\"], \"is_causal\": false",
          "\"is_causal\" is false; only true is supported (only causal language models are read)"},
         {"\"use_bidirectional_attention\": true", "\"use_bidirectional_attention\" is true"},
@@ -922,6 +960,7 @@ int main(void)
         cmocka_unit_test(layer_kinds_are_kept),
         cmocka_unit_test(layer_kinds_are_checked),
         cmocka_unit_test(refuses_what_it_does_not_compute),
+        cmocka_unit_test(reads_text_models_of_images),
         cmocka_unit_test(reads_causal_models_alone),
         cmocka_unit_test(layer_types_are_not_ignored),
         cmocka_unit_test(validation_names_the_field),

@@ -177,6 +177,9 @@ static void csv_in_older_letters(void **state)
     assert_same_slots(old, now);
     dh_schedule_destroy(old);
     dh_schedule_destroy(now);
+    static const char both[] = "0F0,0F1,,0BW0,,0BW1\n,1F0,1I0,1F1,1B1,1W0,1W1\n";
+    assert_fails(&ctx, dh_schedule_parse_csv(&ctx, both, strlen(both), "both", &old), DH_EFORMAT,
+                 "both has both BW");
     assert_ok(&ctx, dh_schedule_parse_csv(&ctx, no_bw, strlen(no_bw), "no_bw", &old));
     dh_schedule_destroy(old);
     assert_ok(&ctx, dh_schedule_read_csv(&ctx, "tests/data/zb1p_2rank_2stagep_comms.csv", &old));
