@@ -122,12 +122,18 @@ static int64_t context(const text *t)
     return t->trained->session->spec.cache_len;
 }
 
+/* A long prompt takes seconds: a request to stop is looked for before each piece of it. Where there
+ * was one, fewer tokens than there are have been read. */
 static dh_status read_new(dh_ctx *ctx, text *t)
 {
-    int64_t n = (int64_t)t->ids->n;
-    DH_TRY(dh_session_decode(ctx, t->trained->session, t->ids->at + t->n_read, n - t->n_read,
-                             t->n_read - t->origin, &t->logits));
-    t->n_read = n;
+    dh_session *session = t->trained->session;
+    const int64_t n = (int64_t)t->ids->n, chunk = DH_MAX(session->spec.prefill_chunk, 1);
+    while (t->n_read < n && !dh_stop_asked(t->spec->stop)) {
+        const int64_t piece = n - t->n_read >= chunk ? chunk : 1;
+        DH_TRY(dh_session_decode(ctx, session, t->ids->at + t->n_read, piece, t->n_read - t->origin,
+                                 &t->logits));
+        t->n_read += piece;
+    }
     return DH_OK;
 }
 
@@ -168,12 +174,12 @@ static dh_status draw_text(dh_ctx *ctx, text *t, dh_generate_result *result)
             result->end = DH_GENERATE_CONTEXT;
             return DH_OK;
         }
-        if (dh_stop_asked(spec->stop)) {
+        if (is_full(t)) forget_older_half(t);
+        DH_TRY(read_new(ctx, t));
+        if (t->n_read < (int64_t)t->ids->n || dh_stop_asked(spec->stop)) {
             result->end = DH_GENERATE_STOPPED;
             return DH_OK;
         }
-        if (is_full(t)) forget_older_half(t);
-        if (result->n_new > 0) DH_TRY(read_new(ctx, t));
         bool ended = false;
         DH_TRY(draw_token(ctx, t, &ended));
         result->n_new++;

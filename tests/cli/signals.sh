@@ -173,4 +173,16 @@ ok "$dhelix" verify "$tmp/large"
 begin "$dhelix" sample "$tmp/undisturbed" --prompt a --tokens 1000000
 until_seen 'text was written' test -s "$tmp/out"
 ends TERM 130 'in sample'
+# A prompt that takes seconds to read, or minutes on a busy machine.
+cat >"$tmp/reader.yaml" <<EOF
+model: {family: llama, n_layers: 8, width: 512, n_heads: 8, ffn_width: 1408, vocab: 256, max_seq: 4096}
+data: {train: $PWD/examples/data/tinyshakespeare.txt, tokenizer: bytes}
+train: {steps: 1, batch: 1, micro_batch: 1, seq_len: 32}
+eval: {every: 0}
+out: $tmp/reader
+EOF
+ok "$dhelix" train "$tmp/reader.yaml" --quiet
+begin "$dhelix" sample "$tmp/reader" --prompt "$(head -c 4000 "$tmp/big.txt")" --tokens 90
+until_seen 'the prompt was shown' test -s "$tmp/out"
+ends TERM 130 'while a prompt is read'
 finish
