@@ -313,7 +313,7 @@ static bool find_comment(reader *r, const char *text, const char **line, size_t 
     const bool heading = is_heading(&w);
     if (heading) r->n_before = known ? 0 : before.n;
     if (known) return true;
-    if (!heading && (w.n == 0 || (strcmp(w.at[0], "Rank") && strcmp(w.at[0], "nThread"))))
+    if (!heading && (w.n == 0 || (strcmp(w.at[0], "Rank") != 0 && strcmp(w.at[0], "nThread") != 0)))
         return false;
     *line = at;
     *n_bytes = n;

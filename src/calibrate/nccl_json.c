@@ -183,7 +183,7 @@ static dh_status read_object(records *r, int32_t line, const json_t *object)
     if (row.bytes == 0) return DH_OK;
     number_of(object, "algBw", &row.algbw);
     number_of(object, "busBw", &row.busbw);
-    if (strncmp(r->output.test_name, name, n_name) || r->output.test_name[n_name])
+    if (strncmp(r->output.test_name, name, n_name) != 0 || r->output.test_name[n_name] != '\0')
         r->ranks = 0; /* of another test */
     nccl_name(&r->output, name, n_name);
     DH_TRY(place_record(r, object, line));
