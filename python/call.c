@@ -150,6 +150,7 @@ static void make_call(call *c)
 {
     pthread_t thread;
     dh_ctx_reset(&c->ctx);
+    c->ctx.stop = &c->stop;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->ended, NULL);
     if (start_thread(c, &thread)) {

@@ -30,7 +30,7 @@ typedef struct dh_generate_spec {
     int64_t max_tokens;  /* new tokens, without those of the prompt */
     bool slide;          /* a full context forgets its older half instead of ending the text */
     dh_sampler *sampler; /* over the model's vocabulary; its state moves on */
-    const volatile sig_atomic_t *stop; /* ends the text when non-zero; may be NULL */
+    const volatile sig_atomic_t *stop; /* ends the text when non-zero; NULL: ctx's */
     /* The text as it grows, the prompt first. A piece may end inside a character.
      * A failure ends generation and is returned. */
     dh_status (*emit)(dh_ctx *ctx, void *self, const char *bytes, size_t n_bytes);

@@ -7,6 +7,7 @@
 #ifndef DHELIX_STATUS_H
 #define DHELIX_STATUS_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +54,9 @@ DH_API const char *dh_status_text(dh_status status);
 typedef struct dh_ctx {
     dh_status status;                   /* first failure, DH_OK if none */
     int rank;                           /* rank that owns the context; -1: no ranks */
+    /* When it becomes non-zero, calls that take long end with DH_EINTERRUPTED. A signal handler or
+     * any thread may set it. NULL: none; dh_ctx_reset keeps it. */
+    const volatile sig_atomic_t *stop;
     char message[DH_CTX_MESSAGE_BYTES]; /* "" when status is DH_OK */
 } dh_ctx;
 

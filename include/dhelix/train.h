@@ -17,7 +17,8 @@ typedef struct dh_train_options {
     bool fresh; /* set an existing run folder aside instead of resuming it */
     /* When it becomes non-zero, the run finishes the step, writes a checkpoint and returns
      * DH_EINTERRUPTED. A validation is cut short; the continued run repeats it. Before the first
-     * step nothing is saved. All processes of a run have it, or none. May be NULL. */
+     * step nothing is saved. All processes of a run have it, or none. NULL: the flag of the
+     * context, where it has one. */
     const volatile sig_atomic_t *stop;
     /* May be NULL. Called by each rank here, when it is set up and its steps begin: until then a
      * process may end at any time, and nothing of the run is lost. Threads may call at once. */

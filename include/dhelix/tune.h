@@ -176,7 +176,7 @@ typedef struct dh_tune_options {
     double within;
     int64_t n_threads;                 /* 0: one a core; the result is the same with any number */
     bool quiet;                        /* no progress */
-    const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; may be NULL */
+    const volatile sig_atomic_t *stop; /* when it becomes non-zero: DH_EINTERRUPTED; NULL: ctx's */
 } dh_tune_options;
 
 /* A job file as a search takes it. The file's mesh, micro-batch, schedule and strategy are set

@@ -315,7 +315,7 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
     made->val_fraction = spec->val_fraction;
     made->order = spec->order;
     made->seed = spec->seed;
-    made->stop = spec->stop;
+    made->stop = ctx->stop;
     made->chats = spec->chat != NULL;
     made->bound = made->chats ? (int64_t)INT32_MAX + 1 : bound_of(spec);
     if (spec->cache_dir && *spec->cache_dir) dh_dir_drop_leftovers(spec->cache_dir);

@@ -62,13 +62,11 @@ typedef struct dh_dataset_spec {
     /* Told now and then while text is tokenized; may be NULL. */
     void (*progress)(void *arg, const char *file, size_t done_bytes, size_t total_bytes);
     void *progress_arg;
-    /* When it becomes non-zero while text is unpacked or tokenized, or later hashed or packed:
-     * DH_EINTERRUPTED; may be NULL. Outlives the dataset. */
-    const volatile sig_atomic_t *stop;
 } dh_dataset_spec;
 
 /* Opens, and tokenizes texts that are not in the cache. Borrows only the strings and the tokenizer
- * during the call. Where ranks share a cache folder, let one open first.
+ * during the call. Where ranks share a cache folder, let one open first. The context's flag stop
+ * ends it, and later hashing and packing with any context; it outlives the dataset.
  * errors    DH_EIO file; DH_EFORMAT malformed, cut off, empty, counts or
  *           pointers outside the file (file, and line of JSON lines); DH_EINVAL text not
  *           encodable, spec; DH_ENOMEM */

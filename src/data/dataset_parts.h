@@ -49,7 +49,7 @@ struct dh_dataset {
     bool has_text;                     /* ids of a file at least are the tokenizer's */
     bool chats;                        /* ids carry the marks of conversations (chat.h) */
     int64_t row_len;                   /* of packed rows; 0: samples are windows of the stream */
-    const volatile sig_atomic_t *stop; /* of the spec: hashing and packing heed it, too */
+    const volatile sig_atomic_t *stop; /* of who opened it: hashing and packing heed it */
 };
 
 /* errors    DH_EINTERRUPTED where the dataset is asked to stop */

@@ -165,13 +165,12 @@ static dh_status find_rows(dh_ctx *ctx, const char *text_field, text_source *s)
     return DH_OK;
 }
 
-/* keep_dir, stop: of dh_text_file_open */
+/* keep_dir: of dh_text_file_open */
 static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_field, bool chats,
-                             const char *keep_dir, const volatile sig_atomic_t *stop,
-                             text_source *s)
+                             const char *keep_dir, text_source *s)
 {
     *s = (text_source){.path = path, .chats = chats};
-    DH_TRY(dh_text_file_open(ctx, path, keep_dir, stop, &s->file));
+    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
     if (!dh_map_own(&s->file.map))
         return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                        path);
@@ -276,7 +275,7 @@ dh_status dh_text_each(dh_ctx *ctx, const char *path, const char *text_field, dh
                        void *arg)
 {
     text_source s;
-    dh_status st = open_source(ctx, path, text_field, false, NULL, NULL, &s);
+    dh_status st = open_source(ctx, path, text_field, false, NULL, &s);
     if (st == DH_OK) st = each_text(ctx, &s, fn, arg);
     if (st == DH_OK) st = dh_text_file_check(ctx, path, &s.file);
     dh_text_file_close(&s.file);
@@ -344,7 +343,7 @@ static dh_status hold(dh_ctx *ctx, const encode_job *job, const dh_ids *ids)
 
 static dh_status heed_stop(dh_ctx *ctx, const encode_job *job)
 {
-    if (!dh_stop_asked(job->spec->stop)) return DH_OK;
+    if (!dh_stop_asked(ctx->stop)) return DH_OK;
     return dh_fail(ctx, DH_EINTERRUPTED, "stopped while %s was tokenized", job->source->path);
 }
 
@@ -573,7 +572,7 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
     text_source s;
     *out = (dh_text_tokens){0};
     dh_status st = open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir,
-                               spec->stop, &s);
+                               &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
         select_part(&s, spec->part, spec->val_fraction);

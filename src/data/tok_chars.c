@@ -4,6 +4,7 @@
  * "chars": "<all code points, ascending>"}. */
 #include "base/json_text.h"
 #include "base/needs.h"
+#include "base/stop.h"
 #include "base/utf8.h"
 #include "data/tok_json.h"
 
@@ -73,9 +74,14 @@ const dh_tok_kind dh_tok_chars = {"chars", encode_chars, NULL, NULL};
 
 dh_status dh_chars_mark(dh_ctx *ctx, const unsigned char *text, size_t n, uint8_t *seen)
 {
-    for (size_t at = 0; at < n;) {
+    enum { STRETCH = 1 << 20 };
+    for (size_t at = 0, heeded = 0; at < n;) {
         uint32_t code;
         size_t len = dh_utf8_decode(text + at, n - at, &code);
+        if (at >= heeded) {
+            DH_TRY(dh_heed_stop(ctx, "the characters of a text were looked for"));
+            heeded = at + STRETCH;
+        }
         if (len == 0)
             return dh_fail(ctx, DH_EINVAL, "the text is not UTF-8 at byte offset %zu (0x%02X)", at,
                            text[at]);

@@ -32,7 +32,6 @@ typedef struct unpacking {
     dh_ctx *ctx;
     const char *path, *dir; /* dir: where the text goes */
     const char *program;    /* that unpacks such files */
-    const volatile sig_atomic_t *stop;
     int from, to;    /* open files; -1: none */
     dh_stamp was;    /* the source when it was opened */
     size_t at, n_in; /* bytes read; of them in `in` */
@@ -58,7 +57,7 @@ static dh_status fail_reading(const unpacking *u)
 static dh_status fill(unpacking *u)
 {
     ssize_t n;
-    if (dh_stop_asked(u->stop))
+    if (dh_stop_asked(u->ctx->stop))
         return dh_fail(u->ctx, DH_EINTERRUPTED, "stopped while %s was unpacked", u->path);
     while ((n = pread(u->from, u->in, CHUNK, (off_t)u->at)) < 0 && errno == EINTR) {}
     if (n < 0) return fail_reading(u);
@@ -545,9 +544,9 @@ static dh_status map_plain(dh_ctx *ctx, const unpacking *u, size_t n_head, dh_te
 }
 
 dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
-                            const volatile sig_atomic_t *stop, dh_text_file *f)
+                            dh_text_file *f)
 {
-    unpacking u = {.ctx = ctx, .path = path, .stop = stop, .from = -1, .to = -1};
+    unpacking u = {.ctx = ctx, .path = path, .from = -1, .to = -1};
     unsigned char head[8];
     size_t n_head = 0;
     *f = (dh_text_file){.unpacked = false};

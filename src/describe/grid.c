@@ -128,7 +128,7 @@ static dh_status simulate_cell(dh_ctx *ctx, const dh_grid *g, const char *path,
         st = simulate_job(ctx, g, job, how, &g->cells[at]);
         dh_job_destroy(job);
     }
-    if (st == DH_OK || st == DH_ENOMEM || st == DH_EIO) return st;
+    if (st == DH_OK || st == DH_ENOMEM || st == DH_EIO || st == DH_EINTERRUPTED) return st;
     g->cells[at].reason = dh_arena_strdup(g->arena, ctx->message);
     dh_ctx_reset(ctx);
     return g->cells[at].reason ? DH_OK : no_memory(ctx);

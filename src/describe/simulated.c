@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/stop.h"
 #include "train/recipe.h"
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -278,7 +279,7 @@ static dh_status simulate_any(dh_ctx *ctx, const dh_simulated_list *list,
                               const dh_train_simulation *how, dh_simulated *one)
 {
     size_t n;
-    dh_ctx tried = DH_CTX_INIT;
+    dh_ctx tried = dh_ctx_like(ctx);
     const dh_schedule_row *const *rows = dh_schedule_rows(&n);
     for (size_t i = 0; i < n; i++) {
         dh_simulated other = {.strategy = one->strategy};

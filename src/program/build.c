@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "program/build.h"
 #include "program/program_spec.h"
 
@@ -299,7 +300,8 @@ static dh_status emit_events(dh_ctx *ctx, plan *b)
     event_list events = {0};
     dh_status st = list_events(ctx, b, &events);
     for (size_t i = 0; st == DH_OK && i < events.n; i++) {
-        st = emit_event(ctx, b, &events.at[i]);
+        st = dh_heed_stop(ctx, "a program was built");
+        if (st == DH_OK) st = emit_event(ctx, b, &events.at[i]);
         if (st == DH_OK) st = check_length(ctx, b, i + 1, events.n);
     }
     dh_vec_fini(&events);

@@ -37,6 +37,7 @@
  * two accesses on any rank of the class is one of the widened program, so if that has no race, no
  * rank has one. */
 #include "base/memory.h"
+#include "base/stop.h"
 #include "program/places.h"
 #include "program/program_spec.h"
 #include "program/ranks.h"
@@ -249,6 +250,7 @@ typedef struct class_work {
     size_t next;           /* class that nobody has begun */
     size_t failed;         /* the lowest one that failed, whose failure is kept; else DH_NONE */
     dh_ctx failure;
+    const dh_ctx *like; /* of who waits for all of them */
 } class_work;
 
 static dh_status build_class(dh_ctx *ctx, const class_work *w, size_t class)
@@ -283,7 +285,7 @@ static void keep_failure(class_work *w, size_t class, const dh_ctx *failure)
 static void *build_classes(void *work)
 {
     for (size_t class; take_class(work, &class);) {
-        dh_ctx own = DH_CTX_INIT;
+        dh_ctx own = dh_ctx_like(((class_work *)work)->like);
         if (build_class(&own, work, class) != DH_OK) keep_failure(work, class, &own);
     }
     return NULL;
@@ -341,7 +343,7 @@ static uint64_t ranks_of(const dh_rank_classes *classes, size_t class, size_t n_
 static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
                                 const dh_rank_classes *classes, dh_mesh_footprint *sum)
 {
-    class_work w = {.spec = spec, .classes = classes, .failed = DH_NONE};
+    class_work w = {.spec = spec, .classes = classes, .failed = DH_NONE, .like = ctx};
     // NOLINTNEXTLINE(clang-analyzer-optin.portability.UnixAPI): there is always a class
     w.programs = calloc(classes->n, sizeof *w.programs);
     if (!w.programs) return no_memory(ctx);

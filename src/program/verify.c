@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "program/clock.h"
 #include "program/ranks.h"
 #include "program/replay.h"
@@ -447,7 +448,10 @@ static dh_status verify(verifier *v)
     v->done = calloc(p->instrs.n + 1, sizeof *v->done);
     if (!ok || !v->done) return dh_fail(v->ctx, DH_ENOMEM, "out of memory verifying a program");
     own_persistent(v);
-    for (int s; (s = next_stream(v)) >= 0;) DH_TRY(run_one(v, s));
+    for (int s; (s = next_stream(v)) >= 0;) {
+        DH_TRY(dh_heed_stop(v->ctx, "a program was verified"));
+        DH_TRY(run_one(v, s));
+    }
     DH_TRY(report_cycle(v));
     DH_TRY(dh_sums_verify(v->ctx, p));
     DH_TRY(dh_micro_verify(v->ctx, p));

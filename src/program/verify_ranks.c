@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "program/replay.h"
 
 /* Elements of either operand: none, the number that members agree on, as many for every member,
@@ -698,6 +699,7 @@ static dh_status replay(joint *j)
     while (j->n_queue) {
         uint32_t next = j->queue[--j->n_queue];
         j->nodes[next].queued = false;
+        DH_TRY(dh_heed_stop(j->ctx, "the programs of all ranks were verified together"));
         DH_TRY(advance(j, next));
     }
     return check_ended(j);

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
+
 static dh_status no_memory(const machine *m)
 {
     return dh_fail(m->ctx, DH_ENOMEM, "out of memory simulating");
@@ -350,7 +352,10 @@ static dh_status run(machine *m)
     for (uint32_t k = m->n; k-- > 0;) DH_TRY(add_node(m, &m->able, m->is_able, k));
     DH_TRY(settle(m, now));
     while (forced) {
-        while (m->heap.events.n > 0) DH_TRY(step(m, &now));
+        while (m->heap.events.n > 0) {
+            DH_TRY(dh_heed_stop(m->ctx, "a step was simulated"));
+            DH_TRY(step(m, &now));
+        }
         DH_TRY(dh_sim_force(m, now, &forced));
     }
     return check_ended(m);

@@ -7,12 +7,12 @@
 /* ---- dependences -------------------------------------------------------------------------- */
 
 /* One access to some rows of a tensor. */
-typedef struct access {
+typedef struct row_access {
     uint32_t op;
     bool writes;
     int64_t row0, row1;
-} access;
-typedef DH_VEC(access) access_list;
+} row_access;
+typedef DH_VEC(row_access) access_list;
 
 /* The accesses of a strand so far. Places are the tensors of every block, then the inputs of the
  * micro-batch and the persistent states, which all blocks share. */
@@ -115,7 +115,8 @@ static void add_pred(tracker *t, size_t first, uint32_t pred, uint32_t part)
 }
 
 /* The part of what an access wrote after which another one may read it. */
-static uint32_t part_wanted(const tracker *t, const access *was, const access *now, int64_t n_rows)
+static uint32_t part_wanted(const tracker *t, const row_access *was, const row_access *now,
+                            int64_t n_rows)
 {
     if (!was->writes || now->writes) return DH_NONE;
     const dh_slot_item *item = &t->items[was->op];
@@ -132,7 +133,7 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
 {
     const dh_tensor *x = &t->graphs[block]->tensors.at[tensor];
     if (x->kind == DH_TENSOR_PARAM || x->kind == DH_TENSOR_RANGE) return;
-    access now = {.op = op, .writes = writes, .row0 = 0, .row1 = INT64_MAX};
+    row_access now = {.op = op, .writes = writes, .row0 = 0, .row1 = INT64_MAX};
     if (x->base != DH_NONE) {
         now.row0 = x->row0;
         now.row1 = x->row0 + x->shape[0];
@@ -141,7 +142,7 @@ static void touch(tracker *t, size_t first, uint32_t op, size_t block, uint32_t 
     const int64_t n_rows = t->graphs[block]->tensors.at[root].shape[0];
     access_list *list = &t->at[place_of(t, block, tensor)];
     for (size_t i = 0; i < list->n; i++) {
-        const access *was = &list->at[i];
+        const row_access *was = &list->at[i];
         const bool apart = was->row1 <= now.row0 || now.row1 <= was->row0;
         if (apart || was->op == op || !(was->writes || writes)) continue;
         add_pred(t, first, was->op, part_wanted(t, was, &now, n_rows));

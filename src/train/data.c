@@ -137,8 +137,7 @@ static dh_status dataset_spec(dh_ctx *ctx, const dh_run *run, dh_dataset_spec *s
                               .val_fraction = job->val_fraction,
                               .vocab_size = job->model.vocab,
                               .order = job->order,
-                              .seed = job->seed,
-                              .stop = run->options->stop};
+                              .seed = job->seed};
     return find_chat(ctx, job, &spec->chat);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/stop.h"
 #include "train/resolve.h"
 #include "weights/checkpoint.h"
 
@@ -25,6 +26,7 @@ typedef struct shrinking {
     dh_shrunk *found;
     int64_t n_refused; /* ranks of the first mesh that was refused; 0: none was */
     dh_ctx refusal;
+    const dh_ctx *like; /* of who asks: what is tried heeds its flag */
 } shrinking;
 
 /* ---- one mesh -------------------------------------------------------------------------------- */
@@ -113,7 +115,7 @@ static void describe(const shrinking *s, const int64_t degrees[N_DEGREES])
 
 static bool try_degrees(shrinking *s, const int64_t degrees[N_DEGREES])
 {
-    dh_ctx why = DH_CTX_INIT;
+    dh_ctx why = dh_ctx_like(s->like);
     if (try_mesh(&why, s, degrees, &s->found->job) == DH_OK) {
         describe(s, degrees);
         return true;
@@ -153,7 +155,7 @@ static bool find_mesh(shrinking *s, int64_t n, int changes)
 
 static bool find_any(shrinking *s, int64_t n_left)
 {
-    for (int64_t n = n_left; n > 0; n--)
+    for (int64_t n = n_left; n > 0 && !dh_stop_asked(s->like->stop); n--)
         for (int changes = 1; changes <= N_DEGREES; changes++)
             if (find_mesh(s, n, changes)) return true;
     return false;
@@ -163,7 +165,7 @@ static bool find_any(shrinking *s, int64_t n_left)
 
 static bool can_prepare(const shrinking *s)
 {
-    dh_ctx why = DH_CTX_INIT;
+    dh_ctx why = dh_ctx_like(s->like);
     dh_resolved *resolved = NULL;
     if (!dh_device_find(s->job->device) || resolve(&why, s, s->job, &resolved) != DH_OK)
         return false;
@@ -178,10 +180,13 @@ dh_status dh_job_shrink(dh_ctx *ctx, const dh_job *job, int64_t n_left,
                    .options = options,
                    .was = {job->dp, job->tp, job->cp, job->pp, job->ep},
                    .found = shrunk,
-                   .refusal = DH_CTX_INIT};
+                   .refusal = DH_CTX_INIT,
+                   .like = ctx};
     if (n_left < 1) return dh_fail(ctx, DH_EINVAL, "no rank is left");
     s.prepares = can_prepare(&s);
-    if (!find_any(&s, n_left))
+    const bool found = find_any(&s, n_left);
+    DH_TRY(dh_heed_stop(ctx, "a mesh for the ranks that are left was looked for"));
+    if (!found)
         return dh_fail(ctx, DH_EINVAL,
                        "%lld ranks are left, and no mesh of them has degrees that divide the "
                        "former ones: with %lld ranks, %s",
@@ -194,7 +199,7 @@ dh_status dh_job_shrink(dh_ctx *ctx, const dh_job *job, int64_t n_left,
 dh_status dh_shrunk_state(dh_ctx *ctx, const dh_shrunk *shrunk, char *text, size_t cap)
 {
     dh_ckpt *ckpt;
-    dh_ctx why = DH_CTX_INIT;
+    dh_ctx why = dh_ctx_like(ctx);
     const dh_job *job = &shrunk->job;
     const dh_status st = dh_ckpt_find_latest(&why, job->out_dir, false, &ckpt);
     if (st == DH_OK) {

@@ -176,7 +176,7 @@ static dh_status draw_text(dh_ctx *ctx, text *t, dh_generate_result *result)
         }
         if (is_full(t)) forget_older_half(t);
         DH_TRY(read_new(ctx, t));
-        if (t->n_read < (int64_t)t->ids->n || dh_stop_asked(spec->stop)) {
+        if (t->n_read < (int64_t)t->ids->n || dh_stop_asked(spec->stop ? spec->stop : ctx->stop)) {
             result->end = DH_GENERATE_STOPPED;
             return DH_OK;
         }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/inspect.h"
 #include "train/metrics.h"
 #include "train/run.h"
@@ -83,10 +84,10 @@ static void count_files(const dh_ckpt *ckpt, dh_run_finding *f)
 }
 
 /* *opened: a run would take it, and would end if it found something wrong in it. */
-static dh_status inspect_step(const char *run_dir, int64_t step, dh_run_finding *f, bool *opened)
+static dh_status inspect_step(const dh_ctx *like, const char *run_dir, int64_t step, dh_run_finding *f, bool *opened)
 {
     dh_ckpt *ckpt;
-    dh_ctx ctx = DH_CTX_INIT;
+    dh_ctx ctx = dh_ctx_like(like);
     *f = (dh_run_finding){.step = step};
     dh_status st = dh_ckpt_open_step(&ctx, run_dir, step, true, &ckpt);
     *opened = st == DH_OK;
@@ -109,9 +110,9 @@ static dh_status inspect_steps(dh_ctx *ctx, const char *run_dir, const int64_t *
     for (size_t i = 0; i < n; i++) {
         bool opened;
         dh_run_finding f;
-        const dh_status st = inspect_step(run_dir, steps[i], &f, &opened);
+        const dh_status st = inspect_step(ctx, run_dir, steps[i], &f, &opened);
         if (st == DH_EMISSING && !opened) continue; /* removed by a run that goes on meanwhile */
-        if (st == DH_ENOMEM) return dh_fail(ctx, st, "%s", f.message);
+        if (st == DH_ENOMEM || st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", f.message);
         if (!decided && f.condition == DH_CKPT_INTACT) {
             found->resume = DH_RESUME_CONTINUES;
             found->resume_step = f.step;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
+
 typedef struct rank_thread {
     dh_launch *launch;
     int rank;
@@ -155,7 +157,7 @@ static void run_rank(dh_ctx *ctx, dh_launch *l, int rank)
     dh_status st = join(ctx, l, rank, &at.ranks);
     if (st == DH_OK) st = place(ctx, l, &at);
     if (st == DH_OK) st = l->work(ctx, l, &at);
-    if (st != DH_OK && st != DH_EINTERRUPTED && at.ranks.comm)
+    if (st != DH_OK && (st != DH_EINTERRUPTED || ctx->stop) && at.ranks.comm)
         dh_comm_abort(at.ranks.comm, ctx->message);
     if (at.ranks.comm) dh_comm_detach(at.ranks.comm);
     pthread_mutex_lock(&l->lock);
@@ -192,7 +194,7 @@ static dh_status run_threads(dh_ctx *ctx, dh_launch *l, int first, int n)
     dh_status st = DH_OK;
     while (st == DH_OK && started < n) {
         rank_thread *t = &threads[started];
-        *t = (rank_thread){.launch = l, .rank = first + started, .ctx = DH_CTX_INIT};
+        *t = (rank_thread){.launch = l, .rank = first + started, .ctx = dh_ctx_like(ctx)};
         const int code = pthread_create(&t->thread, NULL, rank_main, t);
         if (code == 0)
             started++;
@@ -209,7 +211,7 @@ static dh_status run_ranks(dh_ctx *ctx, dh_launch *l)
     int first = 0, n = 1;
     if (l->world) dh_comm_world_here(l->world, &first, &n);
     if (n == 1) {
-        dh_ctx own = DH_CTX_INIT;
+        dh_ctx own = dh_ctx_like(ctx);
         if (l->world) dh_log_set_rank(first);
         run_rank(&own, l, first);
     } else {

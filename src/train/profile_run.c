@@ -75,11 +75,11 @@ static void take(rank_work *w, const dh_span *spans)
 
 typedef enum verdict { GO_ON, ENOUGH, STOPPED } verdict;
 
-static verdict judge(const rank_work *w, int64_t start_ns)
+static verdict judge(const dh_ctx *ctx, const rank_work *w, int64_t start_ns)
 {
     const dh_profile_options *o = w->m->options;
     const double seconds = (o->seconds > 0 ? o->seconds : most_seconds) / (double)w->m->n_probes;
-    if (dh_stop_asked(o->stop)) return STOPPED;
+    if (dh_stop_asked(ctx->stop)) return STOPPED;
     if (w->n == w->cap) return ENOUGH;
     const bool late = (double)(dh_now_ns() - start_ns) * 1e-9 > seconds;
     return late && w->n >= LEAST_SAMPLES ? ENOUGH : GO_ON;
@@ -108,7 +108,7 @@ static dh_status sample(dh_ctx *ctx, rank_work *w)
         DH_TRY(dh_exec_run(ctx, w->session->train_exec, &step));
         take(w, dh_exec_spans(w->session->train_exec));
         dh_progress_count(&w->progress, (int64_t)w->n, "samples of every operator and pair");
-        said = (unsigned char)judge(w, start_ns);
+        said = (unsigned char)judge(ctx, w, start_ns);
         DH_TRY(dh_ranks_broadcast(ctx, w->ranks, &said, sizeof said));
         if (said == STOPPED)
             return dh_fail(ctx, DH_EINTERRUPTED, "stopped after %zu samples; no profile is written",
@@ -271,6 +271,7 @@ static dh_status prepare(dh_ctx *ctx, measuring *m)
 static dh_status measure(dh_ctx *ctx, measuring *m)
 {
     dh_launch launch;
+    const volatile sig_atomic_t *own_stop = dh_stop_by(ctx, m->options->stop);
     m->shared.job = &m->job;
     dh_status st = dh_launch_prepare(ctx, &m->job, m->options->quiet, &launch);
     launch.work = measure_rank;
@@ -285,6 +286,7 @@ static dh_status measure(dh_ctx *ctx, measuring *m)
         dh_profile_destroy(m->profile);
         m->profile = NULL;
     }
+    ctx->stop = own_stop;
     return st;
 }
 

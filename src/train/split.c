@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "program/stage_costs.h"
 #include "train/recipe.h"
 #include "train/simulation.h"
@@ -80,7 +81,7 @@ static bool is_better(const split *a, const split *b)
  * job cannot have (fewer layers than a schedule or a strategy needs) is passed over. */
 static dh_status try_one(dh_ctx *ctx, splitting *s, bool *better)
 {
-    dh_ctx attempt = DH_CTX_INIT;
+    dh_ctx attempt = dh_ctx_like(ctx);
     dh_status st = use(&attempt, s, s->trial.layers);
     s->n_tried++;
     if (st == DH_OK) st = dh_train_try(&attempt, s->r, &s->trial.at);

@@ -56,16 +56,16 @@ static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run, dh_mesh_footprint *
 static dh_status complete_profile(dh_ctx *ctx, const training *t)
 {
     const dh_run *run = &t->shared;
-    const dh_profile_options how = {.quiet = run->options->quiet, .stop = run->options->stop};
+    const dh_profile_options how = {.quiet = run->options->quiet, .stop = ctx->stop};
     dh_job known = *t->job;
     if (strcmp(t->job->profile, "measure") != 0) return DH_OK;
     DH_TRY(dh_job_vocab(ctx, t->job, run->tokenizer, &known.model.vocab));
     return dh_profile_complete(ctx, &known, &how);
 }
 
-static dh_status heed_stop(dh_ctx *ctx, const dh_run *run)
+static dh_status heed_stop(dh_ctx *ctx)
 {
-    if (!dh_stop_asked(run->options->stop)) return DH_OK;
+    if (!dh_stop_asked(ctx->stop)) return DH_OK;
     return dh_fail(ctx, DH_EINTERRUPTED, "stopped before the run's steps began");
 }
 
@@ -73,7 +73,7 @@ static dh_status prepare(dh_ctx *ctx, training *t)
 {
     dh_run *run = &t->shared;
     DH_TRY(dh_run_open_tokenizer(ctx, run));
-    DH_TRY(heed_stop(ctx, run));
+    DH_TRY(heed_stop(ctx));
     DH_TRY(complete_profile(ctx, t));
     const dh_resolve_options how = {.tokenizer = run->tokenizer, .quiet = run->options->quiet};
     DH_TRY(dh_job_resolve(ctx, t->job, &how, &t->resolved));
@@ -83,10 +83,10 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     run->profile = t->resolved->profile;
     run->groups = t->resolved->group_recipes;
     run->n_groups = t->resolved->n_groups;
-    DH_TRY(heed_stop(ctx, run));
+    DH_TRY(heed_stop(ctx));
     DH_TRY(dh_run_open_data(ctx, run));
     DH_TRY(verify_mesh(ctx, run, &t->programs));
-    return heed_stop(ctx, run);
+    return heed_stop(ctx);
 }
 
 /* Used if the device communicates by itself and a profile has the times of that. A stream must hold
@@ -220,7 +220,7 @@ static dh_status find_going_on(dh_ctx *ctx, const training *t, const dh_launch *
 /* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
 static void try_going_on(dh_ctx *ctx, const training *t, const dh_launch *launch, ending *end)
 {
-    dh_ctx why = DH_CTX_INIT;
+    dh_ctx why = dh_ctx_like(ctx);
     dh_str how = DH_STR_INIT;
     if (ctx->status != DH_ECOMM || launch->n_lost == 0 ||
         t->job->elastic_action != DH_ELASTIC_CONTINUE)
@@ -231,7 +231,8 @@ static void try_going_on(dh_ctx *ctx, const training *t, const dh_launch *launch
     if (end->goes_on)
         dh_log(DH_LOG_WARN, "%s; the run goes on %s", lost.message, how.text);
     else
-        dh_fail(ctx, DH_ECOMM, "%s; the run does not go on: %s", lost.message, why.message);
+        dh_fail(ctx, why.status == DH_EINTERRUPTED ? DH_EINTERRUPTED : DH_ECOMM,
+                "%s; the run does not go on: %s", lost.message, why.message);
     if (!end->goes_on) dh_carried_fini(&end->carried);
     dh_str_fini(&how);
 }
@@ -282,11 +283,9 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
     return st;
 }
 
-dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
-                   dh_train_result *result)
+static dh_status train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                       dh_train_result *result)
 {
-    DH_NEEDS(ctx, job);
-    DH_OR_DEFAULTS(dh_train_options, options);
     ending end;
     dh_job now;
     dh_train_result unasked;
@@ -304,5 +303,18 @@ dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *optio
             train_over(ctx, &now, &how, n_before, carried.image.at ? &carried : NULL, result, &end);
         dh_carried_fini(&carried);
     }
+    return st;
+}
+
+dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,
+                   dh_train_result *result)
+{
+    DH_NEEDS(ctx, job);
+    DH_OR_DEFAULTS(dh_train_options, options);
+    const volatile sig_atomic_t *own = dh_stop_by(ctx, options->stop);
+    dh_train_options how = *options;
+    how.stop = ctx->stop;
+    const dh_status st = train(ctx, job, &how, result);
+    ctx->stop = own;
     return st;
 }

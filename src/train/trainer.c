@@ -443,6 +443,7 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
     const dh_job *job = run->job;
     bool is_saved = true;
     if (run->options->on_start) run->options->on_start(run->options->self);
+    ctx->stop = NULL; /* ranks agree when they stop, and what is saved is saved whole */
     DH_TRY(catch_up(ctx, run, &is_saved));
     int64_t saved = is_saved ? run->step : run->step - 1;
     dh_progress_start(&run->progress, run->step, job->steps, job->log_every,

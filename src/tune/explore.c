@@ -56,7 +56,6 @@ typedef dh_status worker_part(worker *w);
 typedef struct exploration {
     tune_found *found;
     dh_progress *progress;
-    const volatile sig_atomic_t *stop; /* may be NULL */
     tune_units units;
     DH_VEC(group) groups;
     worker *workers; /* [n_workers] */
@@ -227,10 +226,9 @@ static dh_status count_units(worker *w)
 
 static dh_status check_stop(worker *w)
 {
-    const exploration *x = w->x;
-    if (!x->stop || !*x->stop) return DH_OK;
+    if (!dh_stop_asked(w->ctx.stop)) return DH_OK;
     return dh_fail(&w->ctx, DH_EINTERRUPTED, "interrupted before %lld configurations",
-                   (long long)x->n_all);
+                   (long long)w->x->n_all);
 }
 
 static double scouted_ns(exploration *x)
@@ -293,7 +291,7 @@ static dh_status begin_one(worker *w, const dh_tune_config *config, int64_t plac
     exploration *x = w->x;
     if (x->n_done++ % SHOW_EVERY == 0) {
         dh_progress_count(x->progress, x->n_done, "configurations");
-        if (dh_stop_asked(x->stop))
+        if (dh_stop_asked(w->ctx.stop))
             return dh_fail(&w->ctx, DH_EINTERRUPTED,
                            "interrupted after %lld of %lld configurations", (long long)x->n_done,
                            (long long)x->n_all);
@@ -409,7 +407,7 @@ static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
     if (x->placed.n == 0) return DH_OK;
     qsort(x->placed.at, x->placed.n, sizeof *x->placed.at, by_bound);
     do {
-        if (dh_stop_asked(x->stop))
+        if (dh_stop_asked(ctx->stop))
             return dh_fail(ctx, DH_EINTERRUPTED, "interrupted with %zu of %zu schedules placed", at,
                            x->placed.n);
         DH_TRY(fill_batch(ctx, x, &at));
@@ -434,7 +432,7 @@ static dh_status add_workers(dh_ctx *ctx, tuner *t, exploration *x)
     if (!x->workers) return no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
         worker *w = &x->workers[i];
-        *w = (worker){.x = x, .index = i, .own = *t, .job = *t->job, .ctx = DH_CTX_INIT};
+        *w = (worker){.x = x, .index = i, .own = *t, .job = *t->job, .ctx = dh_ctx_like(ctx)};
         w->t = i == 0 ? t : &w->own;
         x->n_workers = i + 1;
         if (i > 0) DH_TRY(tune_tuner_init(ctx, &w->own, &w->job));
@@ -472,7 +470,6 @@ dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *pr
 {
     exploration x = {.found = found,
                      .progress = progress,
-                     .stop = t->options->stop,
                      .scout = first_strategy(t),
                      .scouted_ns = INFINITY};
     pthread_mutex_init(&x.lock, NULL);

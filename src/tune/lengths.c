@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "data/groups.h"
 #include "train/simulation.h"
 #include "train/switch.h"
@@ -106,7 +107,7 @@ static dh_status count_loads(searching *s, unsigned ends, dh_switched_load loads
 static dh_status try_choice(searching *s, size_t cut, choice c, double row_pairs, choice **made)
 {
     const dh_resolve_options how = {.cluster = s->options->cluster, .quiet = true};
-    dh_ctx why = DH_CTX_INIT;
+    dh_ctx why = dh_ctx_like(s->ctx);
     dh_job of;
     *made = NULL;
     if (!c.words) return no_memory(s->ctx);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/needs.h"
+#include "base/stop.h"
 #include "train/progress.h"
 #include "train/recipe.h"
 #include "tune/lengths.h"
@@ -49,7 +50,7 @@ static void sort_rows(dh_tune_row *rows, size_t n)
 
 static dh_status check_stop(const search *s)
 {
-    if (!s->options->stop || !*s->options->stop) return DH_OK;
+    if (!dh_stop_asked(s->ctx->stop)) return DH_OK;
     return dh_fail(s->ctx, DH_EINTERRUPTED, "interrupted after %lld of %lld configurations",
                    (long long)s->n_all, (long long)s->n_all);
 }
@@ -80,7 +81,8 @@ static dh_status simulate(search *s, tune_simulation *sims, size_t n, int64_t n_
 /* The n best rows from the *i-th on, of which *n_fit have fitted so far; both go on. */
 static dh_status simulate_rows(search *s, tune_simulation *sims, size_t n, size_t *i, size_t *n_fit)
 {
-    for (size_t k = 0; k < n; k++) sims[k] = (tune_simulation){s->found.best[*i + k], DH_CTX_INIT};
+    for (size_t k = 0; k < n; k++)
+        sims[k] = (tune_simulation){s->found.best[*i + k], dh_ctx_like(s->ctx)};
     DH_TRY(simulate(s, sims, n, (int64_t)*n_fit, "simulated"));
     for (size_t k = 0; k < n; k++) {
         if (tune_is_refused(&sims[k])) {
@@ -158,7 +160,7 @@ static void list_values(const search *s, value_sims *sims)
         const dh_tune_row *known = find_simulated(s, &v->best.config);
         if (v->n_fit == 0 || v->best.step_ns > sims->limit_ns) continue;
         if (!find_value(sims, &v->best.config))
-            sims->at[sims->n++] = (tune_simulation){known ? *known : v->best, DH_CTX_INIT};
+            sims->at[sims->n++] = (tune_simulation){known ? *known : v->best, dh_ctx_like(s->ctx)};
     }
 }
 
@@ -416,6 +418,7 @@ dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *
     dh_job own = *job;
     dh_tune_options given = *options;
     if (given.devices == 0) given.devices = job->ranks;
+    const volatile sig_atomic_t *own_stop = dh_stop_by(ctx, options->stop);
     search s = {.ctx = ctx, .options = &given, .tune = calloc(1, sizeof *s.tune)};
     dh_status st = s.tune && (s.tune->arena = dh_arena_create()) ? DH_OK : no_memory(ctx);
     if (st == DH_OK) st = prepare(&s, &own);
@@ -429,6 +432,7 @@ dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *
     tune_tuner_fini(&s.t);
     tune_shared_destroy(s.t.shared);
     tune_found_fini(&s.found);
+    ctx->stop = own_stop;
     if (st == DH_OK)
         *tune = s.tune;
     else

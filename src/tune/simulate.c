@@ -108,10 +108,9 @@ typedef struct crew {
 /* The next to simulate, in their order; NULL: there is none, or none is wanted any more. */
 static tune_simulation *take(crew *c)
 {
-    const volatile sig_atomic_t *stop = c->t->options->stop;
     pthread_mutex_lock(&c->lock);
     dh_progress_count(c->progress, c->n_before + (int64_t)c->n_done, c->what);
-    const bool ends = c->failed || c->n_taken == c->n || dh_stop_asked(stop);
+    const bool ends = c->failed || c->n_taken == c->n || dh_stop_asked(c->at[0].ctx.stop);
     tune_simulation *s = ends ? NULL : &c->at[c->n_taken++];
     pthread_mutex_unlock(&c->lock);
     return s;

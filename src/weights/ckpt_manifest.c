@@ -3,6 +3,7 @@
 #include "ckpt_impl.h"
 
 #include "base/json_text.h"
+#include "base/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +37,7 @@ static dh_status hash_stream(dh_ctx *ctx, int fd, const char *path, XXH3_state_t
     XXH3_128bits_reset(state);
     *n_bytes = 0;
     for (;;) {
+        DH_TRY(dh_heed_stop(ctx, "a checkpoint was read"));
         ssize_t n = read(fd, buffer, READ_BYTES);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return dh_fail(ctx, DH_EIO, "cannot read %s: %s", path, strerror(errno));

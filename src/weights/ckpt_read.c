@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/stop.h"
+
 struct dh_ckpt {
     dh_arena *arena;
     char *folder;
@@ -40,6 +42,7 @@ dh_ckpt_condition dh_ckpt_condition_of(dh_status st)
         return DH_CKPT_FORBIDDEN;
     case DH_EIO:
     case DH_ENOMEM:
+    case DH_EINTERRUPTED:
         return DH_CKPT_UNREADABLE;
     default:
         return DH_CKPT_DAMAGED;
@@ -89,7 +92,7 @@ static dh_status load(dh_ctx *ctx, dh_ckpt *c, bool checksums)
 
 static dh_status hold_and_load(dh_ctx *ctx, dh_ckpt *c, bool checksums)
 {
-    dh_ctx attempt = DH_CTX_INIT;
+    dh_ctx attempt = dh_ctx_like(ctx);
     DH_TRY(hold(ctx, c));
     dh_status st = load(&attempt, c, checksums);
     if (st == DH_OK) return DH_OK;
@@ -147,10 +150,11 @@ static dh_status open_newest(dh_ctx *ctx, const char *parent, const int64_t *ste
 {
     dh_ctx newest = DH_CTX_INIT;
     for (size_t i = 0; i < n; i++) {
-        dh_ctx attempt = DH_CTX_INIT;
+        dh_ctx attempt = dh_ctx_like(ctx);
         dh_status st = open_step(&attempt, parent, steps[i], checksums, out);
         if (st == DH_OK) return DH_OK;
-        if (st == DH_EMISSING) return dh_fail(ctx, st, "%s", attempt.message);
+        if (st == DH_EMISSING || st == DH_EINTERRUPTED)
+            return dh_fail(ctx, st, "%s", attempt.message);
         const dh_ckpt_condition condition = dh_ckpt_condition_of(st);
         if (condition != DH_CKPT_DAMAGED)
             return dh_fail(ctx, st, "the checkpoint of step %lld is %s: %s", (long long)steps[i],
@@ -168,7 +172,7 @@ static dh_status find_latest(dh_ctx *ctx, const char *run_dir, const char *paren
                              dh_ckpt **out)
 {
     for (int attempts = 1;; attempts++) {
-        dh_ctx attempt = DH_CTX_INIT;
+        dh_ctx attempt = dh_ctx_like(ctx);
         int64_t *steps = NULL;
         size_t n = 0;
         DH_TRY(ckpt_list_steps(ctx, parent, &steps, &n));

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DATA_ALIGN = 64, CONVERT_ITEMS = 8192 };
@@ -228,19 +229,33 @@ static dh_status create_file(dh_ctx *ctx, dh_st_writer *w)
     return write_at(ctx, w, 0, w->header, w->header_bytes);
 }
 
+/* n_read: fewer bytes than the header's where the file ends before it does */
+static dh_status read_header(dh_ctx *ctx, const dh_st_writer *w, char *header, size_t *n_read)
+{
+    for (*n_read = 0; *n_read < w->header_bytes;) {
+        const ssize_t n = pread(w->fd, header + *n_read, w->header_bytes - *n_read, (off_t)*n_read);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return dh_fail(ctx, dh_status_of_errno(errno), "cannot read %s: %s", w->path,
+                           strerror(errno));
+        if (n == 0) return DH_OK;
+        *n_read += (size_t)n;
+    }
+    return DH_OK;
+}
+
+/* Others may be writing their tensors, so only the length and the header stand still. */
 static dh_status check_joined(dh_ctx *ctx, const dh_st_writer *w)
 {
-    dh_mapped file;
-    DH_TRY(dh_mapped_open(ctx, w->path, &file));
+    struct stat info;
+    size_t n_read = 0;
     char *header = malloc(w->header_bytes + 1);
-    dh_status st = header ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", w->path);
-    bool same = file.map.n_bytes == w->header_bytes + w->data_bytes;
-    if (st == DH_OK && same) {
-        st = dh_mapped_copy(ctx, &file, header, file.map.at, w->header_bytes);
-        same = st == DH_OK && memcmp(header, w->header, w->header_bytes) == 0;
-    }
+    dh_status st = header ? read_header(ctx, w, header, &n_read)
+                          : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", w->path);
+    const bool same = st == DH_OK && n_read == w->header_bytes &&
+                      memcmp(header, w->header, n_read) == 0 && fstat(w->fd, &info) == 0 &&
+                      (size_t)info.st_size == w->header_bytes + w->data_bytes;
     free(header);
-    dh_map_close(&file.map);
     DH_TRY(st);
     return same ? DH_OK
                 : dh_fail(ctx, DH_EINVAL,
@@ -251,10 +266,13 @@ static dh_status check_joined(dh_ctx *ctx, const dh_st_writer *w)
 
 static dh_status join_file(dh_ctx *ctx, dh_st_writer *w)
 {
-    DH_TRY(check_joined(ctx, w));
     w->fd = open(w->path, O_RDWR | O_CLOEXEC);
-    return w->fd >= 0 ? DH_OK
-                      : dh_fail(ctx, DH_EIO, "cannot open %s: %s", w->path, strerror(errno));
+    if (w->fd < 0) return dh_fail(ctx, DH_EIO, "cannot open %s: %s", w->path, strerror(errno));
+    const dh_status st = check_joined(ctx, w);
+    if (st == DH_OK) return DH_OK;
+    close(w->fd);
+    w->fd = -1;
+    return st;
 }
 
 dh_status dh_st_writer_start(dh_ctx *ctx, dh_st_writer *w, const char *path, dh_st_mode mode)

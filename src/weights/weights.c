@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
+
 /* ---- lookup ----------------------------------------------------------------------- */
 
 static int compare_names(const void *a, const void *b)
@@ -276,6 +278,7 @@ static dh_status copy_blocks(dh_ctx *ctx, const dh_reading *from, const weight *
     for (int64_t i = 0; i < r.n_i; i += n_i)
         for (int64_t j = 0; j < r.n_j; j += n_j) {
             region part = r;
+            DH_TRY(dh_heed_stop(ctx, "weights were read"));
             part.i0 += i;
             part.j0 += j;
             part.n_i = DH_MIN(n_i, r.n_i - i);

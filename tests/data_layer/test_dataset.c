@@ -336,9 +336,8 @@ static void tokenizing_is_stopped(void **state)
     dh_dataset_spec spec = {.tokenizer = tok,
                             .cache_dir = cache,
                             .progress = ask_to_stop,
-                            .progress_arg = (void *)&stop,
-                            .stop = &stop};
-    dh_ctx ctx = DH_CTX_INIT;
+                            .progress_arg = (void *)&stop};
+    dh_ctx ctx = {.rank = -1, .stop = &stop};
     assert_fails(&ctx, open_one(&ctx, SHAKESPEARE "input.txt", spec, &ds), DH_EINTERRUPTED,
                  "stopped while");
     assert_int_equal(rmdir(cache), 0); /* empty */

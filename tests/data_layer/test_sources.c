@@ -359,7 +359,7 @@ static void reading_is_stopped(void **state)
         (i % 2 ? zstd_more : gzip_more)(&b, "a\nb\n", 4);
         snprintf(path, sizeof path, "%s", put(f, "stopped.txt", b.at, b.n));
         dh_dataset_spec spec = spec_of(f, (const char *const[]){path}, 1);
-        spec.stop = &stop;
+        ctx.stop = &stop;
         spec.cache_dir = i < 2 ? NULL : cache;
         stop = 1;
         assert_fails(&ctx, dh_dataset_open(&ctx, &spec, &ds), DH_EINTERRUPTED, "was unpacked");

@@ -289,13 +289,13 @@ DEVICE void attend(const dh_attn_shape &s, float (&w)[N][4], const tile<N * MMA_
 }
 
 /* Permitted access of a kernel to rows: copy 16 bytes of inputs, write pairs of results. */
-struct access {
+struct may_copy {
     bool chunks, pairs;
 };
 
 template <int W, class O>
 __global__ void __launch_bounds__(WARPS *WARP)
-    attn_mma_fwd(dh_attn_shape s, access can, const bf16 *q, const bf16 *k, const bf16 *v, O *o,
+    attn_mma_fwd(dh_attn_shape s, may_copy can, const bf16 *q, const bf16 *k, const bf16 *v, O *o,
                  float *lse)
 {
     enum { KEYS = cut<W>::KEYS };
@@ -421,7 +421,7 @@ DEVICE void kv_score_gradients(const dh_attn_shape &s, const query_stats *stats,
 
 template <int W, class G>
 __global__ void __launch_bounds__(WARPS *WARP)
-    attn_mma_bwd_kv(dh_attn_shape s, access can, backward_inputs in, bool adds, G *dk, G *dv)
+    attn_mma_bwd_kv(dh_attn_shape s, may_copy can, backward_inputs in, bool adds, G *dk, G *dv)
 {
     enum { SIDE = cut<W>::SIDE, CHANNELS = cut<W>::CHANNELS };
     DH_LAUNCHED_SHARED(kv_room<W>, room);
@@ -486,7 +486,7 @@ DEVICE void q_score_gradients(const dh_attn_shape &s, const query_stats (&query)
 
 template <int W, class G>
 __global__ void __launch_bounds__(WARPS *WARP)
-    attn_mma_bwd_q(dh_attn_shape s, access can, backward_inputs in, bool adds, G *dq)
+    attn_mma_bwd_q(dh_attn_shape s, may_copy can, backward_inputs in, bool adds, G *dq)
 {
     enum { SIDE = cut<W>::SIDE };
     DH_LAUNCHED_SHARED(q_room<W>, room);
@@ -584,7 +584,7 @@ void dh_cuda_attn_mma_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, con
         by_type(s.o_dtype, [&](auto u) {
             typedef typename decltype(u)::type O;
             enum { W = decltype(width)::most };
-            const access can = {has_chunks(s, q, k, v),
+            const may_copy can = {has_chunks(s, q, k, v),
                                 heads_in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
             launch_with(sizeof(forward_room<W>), attn_mma_fwd<W, O>, n_blocks, MMA_THREADS, stream,
                         s, can, (const bf16 *)q, (const bf16 *)k, (const bf16 *)v, (O *)o, lse);
@@ -596,9 +596,9 @@ template <int W, class G>
 static void run_backward(dh_cuda_stream stream, const dh_attn_shape &s, const backward_inputs &in,
                          bool chunks, G *dq, G *dk, G *dv, bool adds)
 {
-    const access kv = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
+    const may_copy kv = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
                                    heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
-    const access q = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
+    const may_copy q = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
     const int64_t n_chunks = div_up(s.D, cut<W>::CHANNELS);
     launch_with(sizeof(kv_room<W>), attn_mma_bwd_kv<W, G>,
                 n_chunks * div_up(s.Tk, ROWS) * s.KV * s.B, MMA_THREADS, stream, s, kv, in, adds,
