@@ -55,7 +55,7 @@ static const dh_chat *template_of(unsigned n)
 static bool unpack(const char *path, const char *keep, dh_text_file *file)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    const dh_status st = dh_text_file_open(&ctx, path, keep, file);
+    const dh_status st = dh_text_file_open(&ctx, path, keep, 0, file);
     DH_CHECK(st == DH_OK || ctx.message[0], "a refusal says why");
     return st == DH_OK;
 }

@@ -1,5 +1,6 @@
 #include "base/json_text.h"
 #include "base/c_locale.h"
+#include "base/stop.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -27,7 +28,8 @@ typedef union block {
 typedef struct reading {
     block ring;
     size_t n_left; /* bytes that it may still take */
-    bool too_large;
+    bool too_large, stopped;
+    const volatile sig_atomic_t *stop;
     jmp_buf out_of_memory;
 } reading;
 
@@ -36,6 +38,10 @@ static _Thread_local bool was_short;
 
 static void *watched_malloc(size_t n_bytes)
 {
+    if (current && dh_stop_asked(current->stop)) {
+        current->stopped = true;
+        longjmp(current->out_of_memory, 1);
+    }
     if (current && n_bytes + sizeof(block) > current->n_left) {
         current->too_large = true;
         longjmp(current->out_of_memory, 1);
@@ -148,12 +154,14 @@ static dh_status read_once(dh_ctx *ctx, const char *text, size_t n_bytes, size_t
                            json_error_t *error, json_t **document)
 {
     reading r = {.ring = {{&r.ring, &r.ring}},
+                 .stop = ctx->stop,
                  .n_left = n_bytes < MOST_BYTES / PER_BYTE
                                ? DH_MIN(MOST_BYTES, BASE_BYTES + PER_BYTE * n_bytes)
                                : MOST_BYTES};
     const locale_t before = dh_c_locale_enter();
     *document = read_within(&r, text, n_bytes, flags, error);
     dh_c_locale_leave(before);
+    if (r.stopped) return dh_heed_stop(ctx, "JSON was read");
     if (r.too_large)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "%zu bytes of JSON take more memory than is allowed: 16 MiB, and %d bytes "

@@ -249,7 +249,7 @@ static dh_status read_text(const measured_file *f)
 static dh_status read_whole(dh_ctx *ctx, const char *path, char **text, size_t *n_bytes)
 {
     dh_text_file file;
-    DH_TRY(dh_text_file_open(ctx, path, NULL, &file));
+    DH_TRY(dh_text_file_open(ctx, path, NULL, MAX_FILE_BYTES, &file));
     dh_status st = DH_OK;
     const size_t n = file.map.n_bytes;
     if (n > MAX_FILE_BYTES)

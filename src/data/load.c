@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
+enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- one file ------------------------------------------------------------------------ */
 
@@ -79,13 +80,14 @@ static dh_status read_config(dh_ctx *ctx, const char *path, json_t **config)
     *config = NULL;
     if (!config_path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
     dh_status st = DH_OK;
-    dh_map map = {0};
+    char *text = NULL;
+    size_t n = 0;
     if (dh_path_exists(config_path)) {
-        st = dh_map_open(ctx, config_path, &map);
-        if (st == DH_OK && (st = dh_json_parse(ctx, map.at, map.n_bytes, config)) != DH_OK)
+        st = dh_file_read(ctx, config_path, MAX_CONFIG_BYTES, &text, &n);
+        if (st == DH_OK && (st = dh_json_parse(ctx, text, n, config)) != DH_OK)
             dh_ctx_while(ctx, "loading %s", config_path);
     }
-    dh_map_close(&map);
+    free(text);
     free(config_path);
     return st;
 }

@@ -170,7 +170,7 @@ static dh_status open_source(dh_ctx *ctx, const char *path, const char *text_fie
                              const char *keep_dir, text_source *s)
 {
     *s = (text_source){.path = path, .chats = chats};
-    DH_TRY(dh_text_file_open(ctx, path, keep_dir, &s->file));
+    DH_TRY(dh_text_file_open(ctx, path, keep_dir, 0, &s->file));
     if (!dh_map_own(&s->file.map))
         return dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                        path);

@@ -32,10 +32,11 @@ typedef struct unpacking {
     dh_ctx *ctx;
     const char *path, *dir; /* dir: where the text goes */
     const char *program;    /* that unpacks such files */
-    int from, to;    /* open files; -1: none */
-    dh_stamp was;    /* the source when it was opened */
-    size_t at, n_in; /* bytes read; of them in `in` */
-    size_t n_bytes;  /* of text */
+    int from, to;           /* open files; -1: none */
+    dh_stamp was;           /* the source when it was opened */
+    size_t at, n_in;        /* bytes read; of them in `in` */
+    size_t n_bytes;         /* of text */
+    size_t most_bytes;
     XXH3_state_t *source, *text;
     unsigned char *in, *out; /* [CHUNK] */
 } unpacking;
@@ -114,6 +115,9 @@ static dh_status put(unpacking *u, size_t n)
 {
     const bool beyond = u->n_bytes / DH_UNPACK_FREE != (u->n_bytes + n) / DH_UNPACK_FREE;
     u->n_bytes += n;
+    if (u->n_bytes > u->most_bytes)
+        return dh_fail(u->ctx, DH_EFORMAT, "%s holds more than the %zu bytes allowed", u->path,
+                       u->most_bytes);
     if (beyond) {
         DH_TRY(check_ratio(u));
         DH_TRY(check_room(u));
@@ -543,10 +547,14 @@ static dh_status map_plain(dh_ctx *ctx, const unpacking *u, size_t n_head, dh_te
     return dh_fd_map(ctx, u->from, (size_t)u->was.n_bytes, path, &f->map);
 }
 
-dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
+dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, size_t most_bytes,
                             dh_text_file *f)
 {
-    unpacking u = {.ctx = ctx, .path = path, .from = -1, .to = -1};
+    unpacking u = {.ctx = ctx,
+                   .path = path,
+                   .most_bytes = most_bytes ? most_bytes : SIZE_MAX,
+                   .from = -1,
+                   .to = -1};
     unsigned char head[8];
     size_t n_head = 0;
     *f = (dh_text_file){.unpacked = false};

@@ -32,9 +32,10 @@ size_t dh_unpacked_name(const char *path);
  * in        keep_dir: a folder, created where it is missing, that keeps the text, so that it is
  *           only mapped the next time. The kept file names its own hash, and length and hash of the
  *           whole compressed file; they are compared each time. NULL or "": nothing is kept
+ *           most_bytes: of what comes out; 0: as much as the other limits allow
  * errors    DH_EFORMAT damaged or cut short, with the place, or beyond a limit; DH_EIO no room, or
  *           written to meanwhile; DH_ENOMEM; DH_EINTERRUPTED; those of dh_map_open */
-dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir,
+dh_status dh_text_file_open(dh_ctx *ctx, const char *path, const char *keep_dir, size_t most_bytes,
                             dh_text_file *f);
 /* errors    DH_EIO: another program has written to it since it was opened */
 dh_status dh_text_file_check(dh_ctx *ctx, const char *path, const dh_text_file *f);

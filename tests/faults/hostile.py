@@ -14,6 +14,7 @@ A run passes when it ends by itself within the limit of time, below the limit of
 with one line of error.
 """
 import argparse
+import gzip
 import json
 import os
 import random
@@ -93,9 +94,14 @@ def readers():
         "safetensors": (WEIGHTS + "tiny-qwen2/model.safetensors", "model/model.safetensors", qwen, convert),
         "index": (index(WEIGHTS + "tiny-qwen2/model.safetensors", "a.safetensors"),
                   "model/model.safetensors.index.json", {**qwen, **shards}, convert),
+        "weights_bin": (WEIGHTS + "stories260K/stories260K.bin", "model/model.bin",
+                        {**plain, "model/config.json": WEIGHTS + "stories260K/config.json"},
+                        ["convert", "model/model.bin", "out", "--replace"]),
         "adapter_config": (WEIGHTS + "lora-qwen2/adapter_config.json", "model/adapter_config.json", lora, based),
         "adapter": (WEIGHTS + "lora-qwen2/adapter_model.safetensors", "model/adapter_model.safetensors", lora, based),
         "tokenizer_json": ("fuzz/corpus/tokenizer/hf_bert.json", "t.json", plain, tokenize + ["t.json"]),
+        "tokenizer_config": (b'{"bos_token": "[CLS]", "eos_token": {"content": "[SEP]"}}', "t/tokenizer_config.json",
+                             {**plain, "t/tokenizer.json": "fuzz/corpus/tokenizer/hf_bert.json"}, tokenize + ["t"]),
         "tokenizer_spm": ("fuzz/corpus/tokenizer/spm.model", "t.model", plain, tokenize + ["t.model"]),
         "tokenizer_bin": ("fuzz/corpus/tokenizer/llama2c.bin", "t.bin", plain, tokenize + ["t.bin"]),
         "vocab_txt": ("fuzz/corpus/tokenizer/wordpiece_vocab.txt", "vocab.txt", plain, tokenize + ["vocab.txt"]),
@@ -116,6 +122,8 @@ def readers():
         "megatron_idx": (IDX, "t.idx", {"t.bin": struct.pack("<64H", *range(64)), "job.yaml": job(
             data="{train: t.bin, val_fraction: 0}")}, train),
         "trace": (named(measured + "trace.json"), "trace.json", {}, ["calibrate", "trace.json"] + like),
+        "trace_gz": (gzip.compress(named(measured + "trace.json")), "trace.json.gz", {},
+                     ["calibrate", "trace.json.gz"] + like),
         "nccl": (named(measured + "all_reduce.txt"), "all_reduce.txt", {}, ["calibrate", "all_reduce.txt"] + like),
         "gemm": (named(measured + "gemm.csv"), "gemm.csv", {}, ["calibrate", "gemm.csv"] + like),
         "pairs": ("tests/data/published/dhelix_h100_pairwise_oef_matrix.csv", "pairs.csv", plain,
@@ -139,6 +147,11 @@ def readers():
         "run_trace": (b'{"traceEvents": [{"name": "x", "ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 0}]}',
                       "run/trace-rank0.json", {"run/job.yaml": job(), "run/metrics.jsonl": b'{"step":1,"loss":5}\n'},
                       ["report", "run", "--traces", "all.json"]),
+        "saved": (None, "run/saved.json", plain, ["train", "job.yaml", "--quiet"], train),
+        "experts": (None, "run/experts.json", {**plain, "job.yaml": job(
+            model="{family: mixtral, n_layers: 1, n_heads: 2, width: 16, ffn_width: 16, n_experts: 2, top_k: 1, "
+                  "max_seq: 32}")},
+                    ["simulate", "job.yaml", "--cluster", "h100", "--set", "moe.recorded=run"], train),
         "manifest": (None, "run/checkpoints/step-000001/manifest.json", plain, ["verify", "run"], train),
         "state": (None, "run/checkpoints/step-000001/state.json", plain, ["train", "job.yaml", "--quiet"], train),
         "token_ids": (TOKENS, "ids.bin", {}, ["tokenize", "ids.bin", "--tokenizer", "bytes", "--decode"]),
@@ -180,7 +193,7 @@ def by_hand(seed, name):
         yield f"numbers {number[:24].decode()}", replace_numbers(seed, number)
     for size in (0, 1, 2 ** 31, 2 ** 32, 2 ** 63 - 1, 2 ** 63, 2 ** 64 - 1):
         yield f"header {size}", struct.pack("<Q", size) + seed[8:]
-    if name == "gzip":
+    if name in ("gzip", "trace_gz"):
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)
         bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(2000)) + packer.flush()
         yield "bomb", bomb

@@ -2,6 +2,7 @@
  * only simulates and plans. */
 #include "ranks.h"
 
+#include "base/json_text.h"
 #include "data/dataset.h"
 #include "dhelix/tune.h"
 #include "program/ranks.h"
@@ -110,6 +111,18 @@ static void characters_heed_it(void **state)
     dh_tokenizer_destroy(tok);
 }
 
+static void json_heeds_it(void **state)
+{
+    static const char text[] = "{\"a\": [1, 2, {\"b\": null}]}";
+    dh_ctx ctx = asked(), plain = DH_CTX_INIT;
+    json_t *document;
+    assert_fails(&ctx, dh_json_read(&ctx, text, strlen(text), 0, NULL, &document), DH_EINTERRUPTED,
+                 "JSON was read");
+    assert_ok(&plain, dh_json_read(&plain, text, strlen(text), 0, NULL, &document));
+    assert_non_null(document);
+    json_decref(document);
+}
+
 /* ---- checkpoints ------------------------------------------------------------------------------ */
 
 static bool stops_when_set_up;
@@ -148,7 +161,7 @@ static void reading_checkpoints_heeds_it(void **state)
         snprintf(settings, sizeof settings, "%s" SHORT, meshes[i]);
         assert_ok(&plain, train(&plain, settings, out, &result));
         assert_fails(&ctx, dh_ckpt_find_latest(&ctx, out, true, &ckpt), DH_EINTERRUPTED,
-                     "checkpoint was read");
+                     "stopped while");
         ctx = asked();
         stop = 0;
         stops_when_set_up = true;
@@ -194,12 +207,11 @@ static void stopping_later_saves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resolving_heeds_it),
-        cmocka_unit_test(verifying_heeds_it),
-        cmocka_unit_test(planning_heeds_it),
-        cmocka_unit_test(characters_heed_it),
-        cmocka_unit_test(reading_checkpoints_heeds_it),
+        cmocka_unit_test(resolving_heeds_it),   cmocka_unit_test(verifying_heeds_it),
+        cmocka_unit_test(planning_heeds_it),    cmocka_unit_test(characters_heed_it),
+        cmocka_unit_test(json_heeds_it),        cmocka_unit_test(reading_checkpoints_heeds_it),
         cmocka_unit_test(stopping_later_saves),
     };
+    dh_json_watch_memory();
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
