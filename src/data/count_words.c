@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/stop.h"
 #include "data/text_source.h"
 #include "data/tok.h"
 
@@ -70,6 +71,7 @@ static dh_status count_text(dh_ctx *ctx, void *arg, const char *text, size_t n, 
     counter *c = arg;
     (void)at;
     for (size_t done = 0, piece; done < n; done += piece) {
+        DH_TRY(dh_heed_stop(ctx, "words were counted"));
         piece = piece_length(text + done, n - done);
         DH_TRY(dh_bpe_each_word(ctx, &c->splitter, c->scratch, (const unsigned char *)text + done,
                                 piece, count_word, count_word, c));

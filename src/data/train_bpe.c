@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "data/count_words.h"
 #include "data/tok.h"
 
@@ -256,7 +257,7 @@ static dh_status learn(dh_ctx *ctx, const dh_word_counts *counts, size_t vocab,
     dh_status st = add_tokens(ctx, &learned->vocab, byte_id);
     if (st == DH_OK) st = begin(ctx, &l, counts, byte_id);
     while (st == DH_OK && learned->vocab.pieces.n < vocab && (best = pop(&l)) != DH_NONE)
-        st = merge(ctx, &l, best);
+        st = merge(ctx, &l, best) == DH_OK ? dh_heed_stop(ctx, "merges were learnt") : ctx->status;
     if (st == DH_OK && l.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory learning merges");
     learner_fini(&l);
     return st;

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/stop.h"
+
 static dh_status no_memory(dh_ctx *ctx)
 {
     return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
@@ -213,8 +215,10 @@ static dh_status set_params(dh_ctx *ctx, dh_session *session, which_params which
 {
     const dh_program *p = dh_session_layout(session);
     for (uint32_t i = 0; i < p->params.n; i++)
-        for (int k = 0; is_meant(&p->params.at[i], which) && k < p->params.at[i].n_pieces; k++)
+        for (int k = 0; is_meant(&p->params.at[i], which) && k < p->params.at[i].n_pieces; k++) {
+            DH_TRY(dh_heed_stop(ctx, "parameters were set"));
             DH_TRY(set_piece(ctx, session, i, k, kind, make, arg));
+        }
     return DH_OK;
 }
 

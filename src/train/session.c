@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/room.h"
 #include "train/switch.h"
 
@@ -269,6 +270,7 @@ dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_sourc
     double total = 0, total_rows = 0;
     for (int64_t i = 0; i < n_batches; i++) {
         double sum, rows;
+        DH_TRY(dh_heed_stop(ctx, "a model was evaluated"));
         const int64_t sample = first + i * session->spec.recipe.micro_batch;
         DH_TRY(dh_session_eval_batch(ctx, session, source, sample, &sum, &rows));
         if (!isfinite(sum)) return blame(ctx, session, source, sample, sum);

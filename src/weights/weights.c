@@ -79,7 +79,8 @@ static dh_status missing(dh_ctx *ctx, const dh_weights *w, const char *name)
         near = dh_nearest(name, names, w->tensors.n);
     }
     free(names);
-    return dh_fail(ctx, DH_EMISSING, "%s has no tensor \"%s\"%s%s%s (%zu tensors)", w->path, name,
+    return dh_fail(ctx, DH_EMISSING, "%s has no tensor \"%s\"%s%s%s (%zu tensors)",
+                   dh_adapter_has(name) ? "the adapters' file" : w->path, name,
                    near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "",
                    w->tensors.n);
 }

@@ -4,6 +4,7 @@
 
 #include "base/json_text.h"
 #include "data/dataset.h"
+#include "data/train_bpe.h"
 #include "dhelix/tune.h"
 #include "program/ranks.h"
 #include "train/recipe.h"
@@ -111,6 +112,15 @@ static void characters_heed_it(void **state)
     dh_tokenizer_destroy(tok);
 }
 
+static void learning_merges_heeds_it(void **state)
+{
+    const char *files[] = {run_text};
+    dh_ctx ctx = asked();
+    dh_learned_bpe learned;
+    assert_fails(&ctx, dh_bpe_learn(&ctx, files, 1, "text", 300, &learned), DH_EINTERRUPTED,
+                 "words were counted");
+}
+
 static void json_heeds_it(void **state)
 {
     static const char text[] = "{\"a\": [1, 2, {\"b\": null}]}";
@@ -176,6 +186,12 @@ static void reading_checkpoints_heeds_it(void **state)
         assert_int_equal(result.resumed_at, 2);
         assert_int_equal(result.steps, 4);
 
+        ctx = asked();
+        dh_trained trained;
+        const dh_trained_spec spec = {.path = out, .micro_batch = 1, .seq = 8};
+        assert_fails(&ctx, dh_trained_open(&ctx, &spec, &trained), DH_EINTERRUPTED,
+                     "stopped while");
+
         /* Weights of another run: each rank reads its own. */
         snprintf(weights, sizeof weights, "%s" SHORT " train.init_from=%s/checkpoints/step-000004",
                  meshes[i], out);
@@ -207,9 +223,13 @@ static void stopping_later_saves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resolving_heeds_it),   cmocka_unit_test(verifying_heeds_it),
-        cmocka_unit_test(planning_heeds_it),    cmocka_unit_test(characters_heed_it),
-        cmocka_unit_test(json_heeds_it),        cmocka_unit_test(reading_checkpoints_heeds_it),
+        cmocka_unit_test(resolving_heeds_it),
+        cmocka_unit_test(verifying_heeds_it),
+        cmocka_unit_test(planning_heeds_it),
+        cmocka_unit_test(characters_heed_it),
+        cmocka_unit_test(learning_merges_heeds_it),
+        cmocka_unit_test(json_heeds_it),
+        cmocka_unit_test(reading_checkpoints_heeds_it),
         cmocka_unit_test(stopping_later_saves),
     };
     dh_json_watch_memory();
