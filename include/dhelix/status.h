@@ -52,8 +52,8 @@ DH_API const char *dh_status_text(dh_status status);
 /* Error context: first detector wins. Not shared between threads; each rank
  * owns one. Initialise with DH_CTX_INIT or dh_ctx_reset(). */
 typedef struct dh_ctx {
-    dh_status status;                   /* first failure, DH_OK if none */
-    int rank;                           /* rank that owns the context; -1: no ranks */
+    dh_status status; /* first failure, DH_OK if none */
+    int rank;         /* rank that owns the context; -1: no ranks */
     /* When it becomes non-zero, calls that take long end with DH_EINTERRUPTED. A signal handler or
      * any thread may set it. NULL: none; dh_ctx_reset keeps it. */
     const volatile sig_atomic_t *stop;

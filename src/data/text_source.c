@@ -571,8 +571,8 @@ dh_status dh_text_tokenize(dh_ctx *ctx, const dh_dataset_spec *spec, const char 
         return dh_fail(ctx, DH_EINVAL, "%s is text, and no tokenizer was given", path);
     text_source s;
     *out = (dh_text_tokens){0};
-    dh_status st = open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir,
-                               &s);
+    dh_status st =
+        open_source(ctx, path, spec->text_field, spec->chat != NULL, spec->cache_dir, &s);
     if (st == DH_OK) {
         out->is_lines = s.field != NULL;
         select_part(&s, spec->part, spec->val_fraction);

@@ -84,7 +84,8 @@ static void count_files(const dh_ckpt *ckpt, dh_run_finding *f)
 }
 
 /* *opened: a run would take it, and would end if it found something wrong in it. */
-static dh_status inspect_step(const dh_ctx *like, const char *run_dir, int64_t step, dh_run_finding *f, bool *opened)
+static dh_status inspect_step(const dh_ctx *like, const char *run_dir, int64_t step,
+                              dh_run_finding *f, bool *opened)
 {
     dh_ckpt *ckpt;
     dh_ctx ctx = dh_ctx_like(like);

@@ -468,10 +468,8 @@ static int64_t first_strategy(const tuner *t)
 dh_status tune_explore(dh_ctx *ctx, tuner *t, tune_found *found, dh_progress *progress,
                        int64_t *n_all)
 {
-    exploration x = {.found = found,
-                     .progress = progress,
-                     .scout = first_strategy(t),
-                     .scouted_ns = INFINITY};
+    exploration x = {
+        .found = found, .progress = progress, .scout = first_strategy(t), .scouted_ns = INFINITY};
     pthread_mutex_init(&x.lock, NULL);
     const dh_status st = explore(ctx, t, &x);
     *n_all = x.n_all;

@@ -585,7 +585,7 @@ void dh_cuda_attn_mma_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, con
             typedef typename decltype(u)::type O;
             enum { W = decltype(width)::most };
             const may_copy can = {has_chunks(s, q, k, v),
-                                heads_in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
+                                  heads_in_runs(2, sizeof(O), s.D, s.o_row, s.o_batch, o)};
             launch_with(sizeof(forward_room<W>), attn_mma_fwd<W, O>, n_blocks, MMA_THREADS, stream,
                         s, can, (const bf16 *)q, (const bf16 *)k, (const bf16 *)v, (O *)o, lse);
         });
@@ -597,7 +597,7 @@ static void run_backward(dh_cuda_stream stream, const dh_attn_shape &s, const ba
                          bool chunks, G *dq, G *dk, G *dv, bool adds)
 {
     const may_copy kv = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dk) &&
-                                   heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
+                                     heads_in_runs(2, sizeof(G), s.D, s.dkv_row, s.dkv_batch, dv)};
     const may_copy q = {chunks, heads_in_runs(2, sizeof(G), s.D, s.dq_row, s.dq_batch, dq)};
     const int64_t n_chunks = div_up(s.D, cut<W>::CHANNELS);
     launch_with(sizeof(kv_room<W>), attn_mma_bwd_kv<W, G>,
