@@ -47,6 +47,32 @@ static int make(const char *path, bool is_dir)
     return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+/* Threads that are between a name and its lock, and whether the process ends. Whoever ends it looks
+ * for locked names once there are none of the first, and after that no name is made. */
+static int n_making;   /* atomic; in the child of a fork it may count threads of its parent */
+static bool is_ending; /* atomic */
+
+static void begin_making(void)
+{
+    __atomic_add_fetch(&n_making, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&is_ending, __ATOMIC_SEQ_CST)) return;
+    __atomic_sub_fetch(&n_making, 1, __ATOMIC_SEQ_CST);
+    for (;;) pause();
+}
+
+static void end_making(void)
+{
+    __atomic_sub_fetch(&n_making, 1, __ATOMIC_SEQ_CST);
+}
+
+static void end_all_making(void)
+{
+    enum { N_WAITS = 2000, WAIT_NS = 1000000 };
+    __atomic_store_n(&is_ending, true, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < N_WAITS && __atomic_load_n(&n_making, __ATOMIC_SEQ_CST) > 0; i++)
+        dh_sleep_until_ns(dh_now_ns() + WAIT_NS);
+}
+
 /* False where somebody who looked for leftovers took it before it was locked. */
 static bool lock_own(int fd)
 {
@@ -64,12 +90,14 @@ static dh_status create(dh_ctx *ctx, const char *stem, bool is_dir, dh_temporary
         dh_str_clear(&path);
         dh_str_printf(&path, "%s%s%016llx", stem, mark, (unsigned long long)draw());
         if (path.failed) break;
+        begin_making();
         fd = make(path.text, is_dir);
         if (fd >= 0 && !lock_own(fd)) {
             close(fd);
             fd = -1;
             errno = EEXIST;
         }
+        end_making();
     }
     if (fd >= 0) {
         *t = (dh_temporary){path.text, fd};
@@ -195,6 +223,7 @@ static void drop_path(const char *path)
 void dh_temporary_drop_own(void)
 {
     char path[PATH_MAX];
+    end_all_making();
     DIR *open_files = opendir("/proc/self/fd");
     for (struct dirent *e; open_files && (e = readdir(open_files));) {
         const ssize_t n = readlinkat(dirfd(open_files), e->d_name, path, sizeof path - 1);
