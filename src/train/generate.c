@@ -128,7 +128,7 @@ static dh_status read_new(dh_ctx *ctx, text *t)
 {
     dh_session *session = t->trained->session;
     const int64_t n = (int64_t)t->ids->n, chunk = DH_MAX(session->spec.prefill_chunk, 1);
-    while (t->n_read < n && !dh_stop_asked(t->spec->stop)) {
+    while (t->n_read < n && !dh_stop_asked(t->spec->stop ? t->spec->stop : ctx->stop)) {
         const int64_t piece = n - t->n_read >= chunk ? chunk : 1;
         DH_TRY(dh_session_decode(ctx, session, t->ids->at + t->n_read, piece, t->n_read - t->origin,
                                  &t->logits));
