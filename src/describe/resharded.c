@@ -82,7 +82,7 @@ static dh_status run_programs(dh_ctx *ctx, const dh_reshard *r, const dh_costs *
 static dh_status make_rows(dh_ctx *ctx, dh_reshard *r, const dh_costs *costs, int64_t chunk_bytes,
                            dh_resharded *out)
 {
-    static const dh_reshard_rule rules[] = {DH_RESHARD_FIRST, DH_RESHARD_LEAST, DH_RESHARD_EXACT};
+    static const dh_reshard_rule rules[] = {DH_RESHARD_FIRST, DH_RESHARD_HOTSPA, DH_RESHARD_EXACT};
     for (size_t i = 0; i < DH_COUNTOF(rules); i++) {
         dh_resharded_row row = {.rule = rules[i]};
         DH_TRY(dh_reshard_plan(ctx, r, row.rule, out->wires, chunk_bytes, &row.proved));

@@ -6,8 +6,9 @@
  * that a rank of the second layout lacks is a slice. It comes from one of the ranks of the first
  * layout that hold it. A rule chooses the owner:
  *
- *   least   HotSPa's algorithm 1 (SOSP 2024): an owner on the same node first, the one that has
- *           sent least inside its node; else the owner that has sent least to other nodes
+ *   hotspa  algorithm 1 of HotSPa (SOSP 2024). For each slice, and for each rank that lacks it: an
+ *           owner on the same node first, the one that has sent least inside its node; else the
+ *           owner that has sent least to other nodes
  *   first   the lowest rank that has it, as a plan without a planner would do
  *   exact   a choice whose busiest wire finishes first, by branch and bound: for few slices
  *
@@ -86,7 +87,7 @@ typedef struct dh_slice {
 } dh_slice;
 
 typedef enum dh_reshard_rule {
-    DH_RESHARD_LEAST,
+    DH_RESHARD_HOTSPA,
     DH_RESHARD_FIRST,
     DH_RESHARD_EXACT,
     DH_N_RESHARD_RULE

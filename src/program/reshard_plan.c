@@ -14,7 +14,7 @@ static dh_status no_memory(dh_ctx *ctx)
 const char *dh_reshard_rule_name(dh_reshard_rule rule)
 {
     static const char *const names[DH_N_RESHARD_RULE] = {
-        [DH_RESHARD_LEAST] = "least", [DH_RESHARD_FIRST] = "first", [DH_RESHARD_EXACT] = "exact"};
+        [DH_RESHARD_HOTSPA] = "hotspa", [DH_RESHARD_FIRST] = "first", [DH_RESHARD_EXACT] = "exact"};
     return (unsigned)rule < DH_N_RESHARD_RULE ? names[rule] : "?";
 }
 
@@ -25,11 +25,11 @@ int64_t dh_slice_bytes(const dh_reshard *r, const dh_slice *s)
 
 /* ---- HotSPa's algorithm 1 -------------------------------------------------------------------- */
 
-/* Every rank has two counters: bytes it sends inside its node, and bytes it sends to other nodes.
- * The source of a slice is an owner on the destination's node with the smallest inside counter. If
- * no owner is on that node, it is the owner with the smallest outside counter. The lowest rank wins
- * a tie. */
-static uint32_t least_of(const dh_reshard *r, const dh_slice *s, int64_t *const sent[2])
+/* For each slice of a tensor, and for each rank that lacks it: every rank has two counters, bytes it
+ * sends inside its node and bytes it sends to other nodes. The source is an owner on the
+ * destination's node with the smallest inside counter. If no owner is on that node, it is the owner
+ * with the smallest outside counter. The lowest rank wins a tie. */
+static uint32_t hotspa_owner(const dh_reshard *r, const dh_slice *s, int64_t *const sent[2])
 {
     uint32_t best = DH_NONE;
     bool best_outside = false;
@@ -46,20 +46,36 @@ static uint32_t least_of(const dh_reshard *r, const dh_slice *s, int64_t *const 
     return best;
 }
 
-static dh_status plan_least(dh_ctx *ctx, dh_reshard *r)
+/* A tensor's slices by their first element, and each for its destinations in order of rank. */
+static int by_published_order(const void *a, const void *b)
+{
+    const dh_slice *x = *(dh_slice *const *)a, *y = *(dh_slice *const *)b;
+    const int64_t keys[][2] = {{x->tensor, y->tensor},         {x->box.row, y->box.row},
+                               {x->box.col, y->box.col},       {x->box.n_rows, y->box.n_rows},
+                               {x->box.n_cols, y->box.n_cols}, {x->to, y->to}};
+    for (size_t i = 0; i < DH_COUNTOF(keys); i++)
+        if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static dh_status plan_hotspa(dh_ctx *ctx, dh_reshard *r)
 {
     const size_t n = (size_t)r->n_ranks;
     int64_t *both = calloc(2 * n + 1, sizeof *both);
-    if (!both) return no_memory(ctx);
-    int64_t *const sent[2] = {both, both + n};
-    for (size_t i = 0; i < r->slices.n; i++) {
-        dh_slice *s = &r->slices.at[i];
-        s->from = least_of(r, s, sent);
+    dh_slice **order = calloc(r->slices.n + 1, sizeof *order);
+    for (size_t i = 0; order && i < r->slices.n; i++) order[i] = &r->slices.at[i];
+    if (order && r->slices.n) qsort(order, r->slices.n, sizeof *order, by_published_order);
+    for (size_t i = 0; both && order && i < r->slices.n; i++) {
+        dh_slice *s = order[i];
+        int64_t *const sent[2] = {both, both + n};
+        s->from = hotspa_owner(r, s, sent);
         const uint32_t rank = r->owners.at[s->from].rank;
         if (rank != s->to) sent[!dh_reshard_is_local(r, rank, s->to)][rank] += dh_slice_bytes(r, s);
     }
+    const bool ok = both && order;
     free(both);
-    return DH_OK;
+    free(order);
+    return ok ? DH_OK : no_memory(ctx);
 }
 
 static void plan_first(dh_reshard *r)
@@ -120,7 +136,7 @@ dh_status dh_reshard_plan(dh_ctx *ctx, dh_reshard *reshard, dh_reshard_rule rule
     if (rule == DH_RESHARD_FIRST)
         plan_first(reshard);
     else
-        DH_TRY(plan_least(ctx, reshard));
+        DH_TRY(plan_hotspa(ctx, reshard));
     if (rule == DH_RESHARD_EXACT) DH_TRY(dh_reshard_search(ctx, reshard, wires, &ended));
     if (proved) *proved = ended;
     return cut_chunks(ctx, reshard, chunk_bytes);

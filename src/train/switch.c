@@ -94,7 +94,7 @@ dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *aw
     dh_status st = dh_reshard_open(ctx, back ? &from : &at, back ? &at : &from,
                                    back ? DH_RESHARD_GRADS : DH_RESHARD_PARAMS, r);
     if (st == DH_OK)
-        st = dh_reshard_plan(ctx, r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES,
+        st = dh_reshard_plan(ctx, r, DH_RESHARD_HOTSPA, DH_RESHARD_EVEN_WIRES,
                              beside ? BESIDE_CHUNK_BYTES : 0, NULL);
     if (st != DH_OK) dh_reshard_fini(r);
     r->beside = beside;

@@ -431,7 +431,7 @@ ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard-to parallel.tp=8 
 says 'params (bf16) of 16 ranks, 8 a node'
 says 'stay on their ranks'
 says 'first '
-says 'least '
+says 'hotspa '
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --reshard-to parallel.tp=8 parallel.dp=1 --json
 cp "$tmp/out" "$tmp/reshard.json"
 moved=$(json local_bytes)

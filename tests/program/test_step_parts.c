@@ -151,7 +151,7 @@ static void what_runs_beside_lies_apart(void **state)
                           .part = DH_PART_GRADS,
                           .lean = true};
     assert_ok(&ctx, dh_reshard_open(&ctx, &from, &to, DH_RESHARD_PARAMS, &r));
-    assert_ok(&ctx, dh_reshard_plan(&ctx, &r, DH_RESHARD_LEAST, DH_RESHARD_EVEN_WIRES, 0, NULL));
+    assert_ok(&ctx, dh_reshard_plan(&ctx, &r, DH_RESHARD_HOTSPA, DH_RESHARD_EVEN_WIRES, 0, NULL));
     for (int64_t rank = 0; rank < r.n_ranks; rank++) {
         dh_program *pass;
         r.beside = true;

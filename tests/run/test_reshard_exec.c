@@ -167,7 +167,7 @@ static void every_element_is_where_it_belongs(void **state)
         const bool adds = turn % 4 == 3;
         draw_pair(&p, &seed, adds ? DH_RESHARD_GRADS : some_what(&seed));
         p.r.adds = adds;
-        assert_ok(&ctx, dh_reshard_plan(&ctx, &p.r, turn % 2 ? DH_RESHARD_LEAST : DH_RESHARD_FIRST,
+        assert_ok(&ctx, dh_reshard_plan(&ctx, &p.r, turn % 2 ? DH_RESHARD_HOTSPA : DH_RESHARD_FIRST,
                                         DH_RESHARD_EVEN_WIRES, turn % 3 ? 0 : 30000, NULL));
         make_programs(&p, programs);
         if (verify_all(&ctx, &p, programs) != DH_OK) fail_msg("%s", ctx.message);
@@ -205,7 +205,7 @@ static void simulated_time_is_the_busiest_wire(void **state)
         const size_t place = (size_t)turn % DH_COUNTOF(places);
         for (int k = 0; k < 2; k++) p.setups[k] = draw(&seed, place, DH_F32, 1);
         open_pair(&p, DH_RESHARD_PARAMS);
-        assert_ok(&ctx, dh_reshard_plan(&ctx, &p.r, DH_RESHARD_LEAST, wires, 0, NULL));
+        assert_ok(&ctx, dh_reshard_plan(&ctx, &p.r, DH_RESHARD_HOTSPA, wires, 0, NULL));
         assert_ok(&ctx, dh_reshard_sum_up(&ctx, &p.r, wires, &sum));
         make_programs(&p, programs);
         assert_ok(&ctx, dh_simulate_programs(&ctx, (const dh_program *const *)programs,
