@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/table.h"
-#include "validate/validate.h"
+#include "validate/draw.h"
 
 enum { ROWS_GROUPED, ROWS_ALL };
 static const char *const rows_names[] = {"grouped", "all", NULL};
@@ -12,7 +12,7 @@ static const char *const rows_names[] = {"grouped", "all", NULL};
 typedef struct validate_args {
     bool markdown, fit;
     int rows;
-    const char *cluster;
+    const char *cluster, *svg, *html;
 } validate_args;
 
 static const dh_cli_option options[] = {
@@ -26,10 +26,23 @@ static const dh_cli_option options[] = {
      .offset = offsetof(validate_args, fit),
      .doc = "fit the constants of cluster files that rest on TABLE again: once to all its rows, "
             "and once without a third of them, whose error is then shown; slow"},
+    {.name = "html",
+     .kind = DH_CLI_TEXT,
+     .writes = true,
+     .offset = offsetof(validate_args, html),
+     .value = "FILE.html",
+     .doc = "also a page with every table's picture, rows, and the commands that simulate them"},
     {.name = "markdown",
      .kind = DH_CLI_FLAG,
      .offset = offsetof(validate_args, markdown),
      .doc = "print Markdown: of one TABLE its rows, of several one line each"},
+    {.name = "svg",
+     .kind = DH_CLI_TEXT,
+     .writes = true,
+     .offset = offsetof(validate_args, svg),
+     .value = "FOLDER",
+     .doc =
+         "also a picture of every table, predicted and published side by side: FOLDER/TABLE.svg"},
     {.name = "rows",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(validate_args, rows),
@@ -240,6 +253,7 @@ static json_t *row_json(const dh_validation_row *r)
 {
     json_t *row = json_pack("{ss sf sf sf}", "row", r->label, "predicted", r->predicted,
                             "published", r->published, "error", r->error);
+    if (row && r->series) json_object_set_new(row, "series", json_string(r->series));
     if (row && r->command) {
         json_object_set_new(row, "command", json_string(r->command));
         json_object_set_new(row, "step_ms", json_real(r->step_ns * 1e-6));
@@ -280,6 +294,9 @@ typedef struct output {
     bool one;           /* one table: its rows */
     dh_str text;
     json_t *json;
+    const char *svg; /* folder for pictures; NULL: none */
+    const char *html;
+    dh_str page; /* for html */
 } output;
 
 static void show(output *o, const dh_validation *v)
@@ -297,12 +314,34 @@ static void show(output *o, const dh_validation *v)
     }
 }
 
+static dh_status write_text(dh_ctx *ctx, const char *path, const dh_str *text)
+{
+    if (text->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory drawing %s", path);
+    return dh_file_write_atomic(ctx, path, text->text, text->len);
+}
+
+static dh_status draw(dh_ctx *ctx, output *o, const dh_validation *v)
+{
+    dh_str path = DH_STR_INIT, picture = DH_STR_INIT;
+    if (o->html) dh_validation_page_add(v, &o->page);
+    if (!o->svg) return DH_OK;
+    dh_str_printf(&path, "%s/%s.svg", o->svg, v->table->name);
+    dh_validation_draw(v, &picture);
+    const dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory drawing")
+                                     : write_text(ctx, path.text, &picture);
+    dh_str_fini(&path);
+    dh_str_fini(&picture);
+    return st;
+}
+
 static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *table)
 {
     dh_validation *v;
     DH_TRY(dh_validate(ctx, table, o->cluster, o->steps, &v));
     show(o, v);
+    const dh_status st = draw(ctx, o, v);
     dh_validation_destroy(v);
+    DH_TRY(st);
     if (o->cli->json) return DH_OK;
     DH_TRY(dh_cli_print_str(ctx, &o->text)); /* all of them take a minute: as they are done */
     fflush(stdout);
@@ -330,6 +369,17 @@ static dh_status show_tables(dh_ctx *ctx, output *o)
     return DH_OK;
 }
 
+/* The page begins before the tables, so that a folder that cannot be written is said first. */
+static dh_status show_and_draw(dh_ctx *ctx, output *o)
+{
+    if (o->svg) DH_TRY(dh_dir_create(ctx, o->svg));
+    if (o->html) dh_validation_page_begin(&o->page);
+    DH_TRY(show_tables(ctx, o));
+    if (!o->html) return DH_OK;
+    dh_validation_page_end(&o->page);
+    return write_text(ctx, o->html, &o->page);
+}
+
 static dh_status run_fit(dh_ctx *ctx, dh_cli *cli, const char *name, const char *cluster)
 {
     const dh_validation_table *table;
@@ -347,7 +397,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     const validate_args *a = args;
     if (cli->json && a->markdown)
         return dh_cli_misuse(ctx, cli, "--json and --markdown are two forms: leave one away");
-    if (a->fit && (cli->args.n != 1 || a->markdown))
+    if (a->fit && (cli->args.n != 1 || a->markdown || a->svg || a->html))
         return dh_cli_misuse(ctx, cli, "--fit is of one TABLE, as text or --json");
     if (a->fit) return run_fit(ctx, cli, cli->args.at[0], a->cluster);
     output o = {.cli = cli,
@@ -355,10 +405,13 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                 .markdown = a->markdown,
                 .all = a->rows == ROWS_ALL,
                 .steps = dh_validation_steps_create(),
-                .json = json_array()};
+                .json = json_array(),
+                .svg = a->svg,
+                .html = a->html};
     dh_status st =
-        o.steps ? show_tables(ctx, &o) : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+        o.steps ? show_and_draw(ctx, &o) : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
     dh_validation_steps_destroy(o.steps);
+    dh_str_fini(&o.page);
     if (st == DH_OK && cli->json) {
         dh_str_fini(&o.text);
         return dh_cli_print_json(ctx, o.json);

@@ -123,6 +123,7 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t,
         DH_TRY(dh_published_real(ctx, t, row, columns[s], &published));
         DH_TRY(dh_validation_add(ctx, v, 100 * ns[s] / step_ns, 100 * published, "%s %s", model,
                                  columns[s]));
+        dh_validation_series(v, columns[s]);
         DH_TRY(dh_shipped_name_row(ctx, v, &job, step_ns));
     }
     return DH_OK;

@@ -201,6 +201,7 @@ static dh_status add_throughput(dh_ctx *ctx, dh_validation *v, const bars *b)
     for (size_t s = 0; s < b->n; s++) {
         DH_TRY(dh_validation_add(ctx, v, b->predicted[s], b->published[s], "%s %s", b->label,
                                  b->names[s]));
+        dh_validation_series(v, b->names[s]);
         DH_TRY(dh_shipped_name_row(ctx, v, &b->jobs[s], b->step_ns[s]));
     }
     return DH_OK;
@@ -219,6 +220,7 @@ static dh_status add_speedups(dh_ctx *ctx, dh_validation *v, const bars *b)
         DH_TRY(dh_validation_add(ctx, v, 100 * (b->predicted[s] / b->predicted[0] - 1),
                                  100 * (b->published[s] / b->published[0] - 1), "%s %s", b->label,
                                  b->names[s]));
+        dh_validation_series(v, b->names[s]);
         DH_TRY(dh_shipped_name_row(ctx, v, &b->jobs[s], b->step_ns[s]));
     }
     return DH_OK;

@@ -160,6 +160,14 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     return DH_OK;
 }
 
+void dh_validation_series(dh_validation *v, const char *name)
+{
+    dh_validation_row *row = &v->rows[v->n_rows - 1];
+    const size_t n = strlen(row->label), cut = strlen(name);
+    DH_CHECK(n > cut && strcmp(row->label + n - cut, name) == 0);
+    row->series = row->label + n - cut;
+}
+
 void dh_validation_begin_block(dh_validation *v)
 {
     v->block++;

@@ -34,6 +34,9 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *validation, double predi
                             double published, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* The row added last is of that series, with which its label ends. */
+void dh_validation_series(dh_validation *validation, const char *name);
+
 /* Rows added from here on belong to a group of that name. */
 dh_status dh_validation_group(dh_ctx *ctx, dh_validation *validation, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

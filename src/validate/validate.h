@@ -26,12 +26,20 @@ typedef enum dh_validation_measure {
 } dh_validation_measure;
 const char *dh_validation_measure_name(dh_validation_measure measure);
 
+/* How a table is drawn. */
+typedef enum dh_validation_form {
+    DH_VALIDATION_DOTS,  /* predicted over published */
+    DH_VALIDATION_BARS,  /* both side by side, rows of one job together */
+    DH_VALIDATION_STACKS /* rows of one job on top of each other, both side by side */
+} dh_validation_form;
+
 typedef struct dh_validation_row {
     const char *label;
     int block;         /* rows of one measurement, or of one job or group of ranks */
     const char *group; /* rows in a line that are shown as one where not all are; NULL: by itself */
     double predicted, published; /* in the table's unit */
     double error;                /* by the table's measure */
+    const char *series;          /* how the label ends: rows that stand together; NULL */
     const char *command;         /* that simulates the job of this row; NULL: there is none */
     double step_ns;              /* of that job */
 } dh_validation_row;
@@ -56,6 +64,7 @@ typedef struct dh_validation_table {
     dh_validation_measure measure;
     double aim; /* for the mean error; 0: none is set */
     bool exact; /* the aim is no error in any row */
+    dh_validation_form form;
     /* Settings of cluster files that rest on this table, and the cluster whose they are; NULL: no
      * more. */
     const char *rests[DH_VALIDATION_CONSTANTS];

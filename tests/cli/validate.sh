@@ -59,6 +59,18 @@ says '--set parallel.cp=32'
 says '--set system=nemo+second-flash --set train.fp8=hybrid'
 same "$(grep -c '"predicted"' "$tmp/out")" 9 'long sequences'
 
+# Pictures: bars of both, stacks that reach 100 %, dots; a page with the rows and their commands.
+ok "$dhelix" validate dhelix-volumes oef-h100 zero-bubble megascale --quiet --svg "$tmp/pictures/all" --html "$tmp/page.html"
+for name in dhelix-volumes oef-h100 zero-bubble megascale; do
+    check "the picture of $name" python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$tmp/pictures/all/$name.svg"
+done
+same "$(grep -o 'class="[FB]"' "$tmp/pictures/all/dhelix-volumes.svg" | wc -l)" 14 'a bar for each figure, and the legend'
+same "$(grep -o '<circle' "$tmp/pictures/all/zero-bubble.svg" | wc -l)" 12 'a dot for each row'
+same "$(grep -c '<svg' "$tmp/page.html")" 4 'a picture of each table on the page'
+check 'the page has commands' grep -q 'dhelix simulate validation/jobs/megascale-175b.yaml' "$tmp/page.html"
+fails 2 'of one TABLE' "$dhelix" validate nccl-h100 --fit --svg "$tmp/pictures"
+fails 1 'cannot' "$dhelix" validate zero-bubble --quiet --svg "$tmp/page.html/pictures"
+
 # A long table: rows that belong together in a line, all of them on request and in JSON.
 ok "$dhelix" validate nccl-all-reduce
 says '512 to 1023 MiB, mean of 512'
