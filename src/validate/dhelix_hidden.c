@@ -13,16 +13,14 @@ static dh_status add_system(dh_ctx *ctx, dh_validation *v, const dh_published *j
     for (size_t i = 0; i < jobs->n_rows; i++) {
         const char *name;
         dh_shipped_job job;
-        dh_shipped_run run;
+        dh_shipped_step step;
         DH_TRY(dh_published_text(ctx, jobs, i, "system", &name));
         if (strcmp(name, system) != 0) continue;
         DH_TRY(dh_paper_job(ctx, v, jobs, i, &job));
         DH_TRY(dh_paper_system(ctx, system, &job));
-        const dh_status st = dh_shipped_simulate(ctx, v, &job, &run);
-        if (st == DH_OK) sum += 100 * dh_timeline_hidden_share(&run.sim->ranks[0].times);
-        n += st == DH_OK;
-        dh_shipped_fini(&run);
-        DH_TRY(st);
+        DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+        sum += 100 * step.hidden_share;
+        n++;
     }
     return dh_validation_add(ctx, v, sum / DH_MAX(n, 1), published, "%s", system);
 }

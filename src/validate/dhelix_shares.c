@@ -1,85 +1,23 @@
-/* DHelix (arXiv 2411.15871), figure 3: what Megatron-LM's iteration time goes into, 64 A40.
+/* DHelix (arXiv 2411.15871), figure 3: what Megatron-LM's iteration time goes into, 64 A40. And the
+ * shares that its text gives.
  *
- * A share of communication is time in which it ran and computation stood still: tensor
+ * A share of communication is time in which it ran and computation stood still: tensor and expert
  * parallelism's always, context parallelism's where nothing is computed beside it. "Others" is what
  * no layer does: embedding and head, the optimizer, reductions of gradients, transfers between
  * stages, bubbles. The figure's jobs exchange keys and values, so they have context-parallel ranks:
- * taken are those of figure 12. */
-#include <stdlib.h>
+ * taken are those of figure 12. The model of experts has the mesh of table 6. */
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "validate/dhelix_jobs.h"
 
-enum share { SHARE_TP, SHARE_CP, SHARE_COMPUTE, SHARE_OTHERS, N_SHARES };
-enum { TRANSFER = N_SHARES, N_KINDS }; /* of others, what is not done beside computation */
-static const char *const columns[N_SHARES] = {"tp_comm", "cp_comm", "compute", "others"};
+static const char *const columns[DH_N_STEP_PARTS] = {[DH_STEP_TP] = "tp_comm",
+                                                     [DH_STEP_CP] = "cp_comm",
+                                                     [DH_STEP_EP] = "ep_comm",
+                                                     [DH_STEP_COMPUTE] = "compute",
+                                                     [DH_STEP_OTHERS] = "others"};
 
-/* ---- shares of a rank's time ---------------------------------------------------------------- */
-
-typedef struct edge {
-    int64_t at_ns;
-    int kind;  /* enum share, or TRANSFER */
-    int delta; /* +1 begins, -1 ends */
-} edge;
-
-static int compare_edges(const void *a, const void *b)
-{
-    const edge *x = a, *y = b;
-    return (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns);
-}
-
-static int kind_of(const dh_program *p, const dh_instr *instr)
-{
-    const dh_op *op = dh_instr_op(p, instr);
-    if (op->type == DH_OP_SEND || op->type == DH_OP_RECV) return TRANSFER;
-    if (dh_instr_graph(p, instr)->kind != DH_BLOCK_LAYER) return SHARE_OTHERS;
-    if (dh_op_info_of(op->type)->resource != DH_RES_COMM) return SHARE_COMPUTE;
-    const dh_group_kind group = dh_group_whole((dh_group_kind)op->group);
-    if (group == DH_GROUP_CP) return SHARE_CP;
-    return group == DH_GROUP_TP ? SHARE_TP : SHARE_OTHERS;
-}
-
-/* Every moment belongs to the first of those in `order` that runs, or to others. */
-static void add_up(const edge *edges, size_t n, int64_t step_ns, double ns[N_SHARES])
-{
-    int running[N_KINDS] = {0};
-    int64_t last = 0, named = 0;
-    memset(ns, 0, N_SHARES * sizeof *ns);
-    for (size_t i = 0; i < n; i++) {
-        static const int order[] = {TRANSFER, SHARE_TP, SHARE_COMPUTE, SHARE_CP};
-        for (size_t k = 0; k < DH_COUNTOF(order); k++) {
-            if (!running[order[k]]) continue;
-            if (order[k] == TRANSFER) break;
-            ns[order[k]] += (double)(edges[i].at_ns - last);
-            named += edges[i].at_ns - last;
-            break;
-        }
-        last = edges[i].at_ns;
-        running[edges[i].kind] += edges[i].delta;
-    }
-    ns[SHARE_OTHERS] = (double)(step_ns - named);
-}
-
-static dh_status shares_of(dh_ctx *ctx, const dh_sim *sim, double ns[N_SHARES])
-{
-    const dh_sim_rank *r = &sim->ranks[0];
-    const size_t n = r->program->instrs.n;
-    edge *edges = calloc(2 * n + 1, sizeof *edges);
-    if (!edges) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring shares");
-    for (size_t i = 0; i < n; i++) {
-        const int kind = kind_of(r->program, &r->program->instrs.at[i]);
-        edges[2 * i] = (edge){r->spans[i].met_ns, kind, 1};
-        edges[2 * i + 1] = (edge){r->spans[i].end_ns, kind, -1};
-    }
-    qsort(edges, 2 * n, sizeof *edges, compare_edges);
-    add_up(edges, 2 * n, sim->step_ns, ns);
-    free(edges);
-    return DH_OK;
-}
-
-/* ---- rows ----------------------------------------------------------------------------------- */
-
-/* The job of figure 12 of that model; its file NULL: the figure has none (the MoE model). */
+/* The job of figure 12 of that model, or a job file of its own; its file NULL: there is none. */
 static dh_status job_of(dh_ctx *ctx, dh_validation *v, const dh_published *jobs, const char *model,
                         dh_shipped_job *job)
 {
@@ -91,20 +29,22 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const dh_published *jobs,
         if (strcmp(figure, "12") == 0 && strcmp(name, model) == 0)
             return dh_paper_job(ctx, v, jobs, i, job);
     }
+    char *file = dh_arena_printf(v->arena, "dhelix-%s", model);
+    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_to_lower(file);
+    if (dh_shipped_is_there(file)) *job = (dh_shipped_job){.file = file, .cluster = "a40"};
     return DH_OK;
 }
 
-static dh_status simulate(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
-                          double shares[N_SHARES], double *step_ns)
+/* A part that neither has is no row. */
+static dh_status add_part(dh_ctx *ctx, dh_validation *v, const char *model, int part,
+                          double predicted, double published)
 {
-    dh_shipped_run run;
-    dh_status st = dh_shipped_simulate(ctx, v, job, &run);
-    if (st == DH_OK) {
-        st = shares_of(ctx, run.sim, shares);
-        *step_ns = (double)run.sim->step_ns;
-    }
-    dh_shipped_fini(&run);
-    return st;
+    if (predicted == 0 && published == 0) return DH_OK;
+    DH_TRY(
+        dh_validation_add(ctx, v, 100 * predicted, 100 * published, "%s %s", model, columns[part]));
+    dh_validation_series(v, columns[part]);
+    return DH_OK;
 }
 
 static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t,
@@ -112,19 +52,18 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t,
 {
     const char *model;
     dh_shipped_job job;
-    double ns[N_SHARES] = {0}, step_ns = 0;
+    dh_shipped_step step;
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
     DH_TRY(job_of(ctx, v, jobs, model, &job));
     if (!job.file) return DH_OK;
-    DH_TRY(simulate(ctx, v, &job, ns, &step_ns));
+    DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
     dh_validation_begin_block(v);
-    for (int s = 0; s < N_SHARES; s++) {
+    for (int s = 0; s < DH_N_STEP_PARTS; s++) {
+        const size_t before = v->n_rows;
         double published;
         DH_TRY(dh_published_real(ctx, t, row, columns[s], &published));
-        DH_TRY(dh_validation_add(ctx, v, 100 * ns[s] / step_ns, 100 * published, "%s %s", model,
-                                 columns[s]));
-        dh_validation_series(v, columns[s]);
-        DH_TRY(dh_shipped_name_row(ctx, v, &job, step_ns));
+        DH_TRY(add_part(ctx, v, model, s, step.shares[s], published));
+        if (v->n_rows > before) DH_TRY(dh_shipped_name_row(ctx, v, &job, step.ns));
     }
     return DH_OK;
 }
@@ -135,5 +74,38 @@ dh_status dh_validate_dhelix_shares(dh_ctx *ctx, dh_validation *v)
     DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
     DH_TRY(dh_published_read(ctx, v->arena, "dhelix_figs12_13a_15_tflops", &jobs));
     for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_row(ctx, v, &t, &jobs, i));
+    return DH_OK;
+}
+
+/* ---- shares in the text ---------------------------------------------------------------------- */
+
+static dh_status add_text_share(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)
+{
+    const char *model, *share, *cluster;
+    int64_t seq;
+    double published;
+    dh_shipped_job job;
+    dh_shipped_step step;
+    int part = 0;
+    DH_TRY(dh_published_text(ctx, t, row, "model", &model));
+    DH_TRY(dh_published_text(ctx, t, row, "cluster", &cluster));
+    DH_TRY(dh_published_text(ctx, t, row, "share", &share));
+    DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
+    DH_TRY(dh_published_real(ctx, t, row, "pct", &published));
+    while (part < DH_N_STEP_PARTS && strcmp(columns[part], share) != 0) part++;
+    if (part == DH_N_STEP_PARTS)
+        return dh_fail(ctx, DH_EFORMAT, "%s: no share is called %s", t->file, share);
+    DH_TRY(dh_paper_job(ctx, v, t, row, &job));
+    DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
+    DH_TRY(dh_validation_add(ctx, v, 100 * step.shares[part], published, "%s %lldK, %s, %s", model,
+                             (long long)(seq >> 10), cluster, share));
+    return dh_shipped_name_row(ctx, v, &job, step.ns);
+}
+
+dh_status dh_validate_dhelix_text(dh_ctx *ctx, dh_validation *v)
+{
+    dh_published t;
+    DH_TRY(dh_published_read(ctx, v->arena, v->table->file, &t));
+    for (size_t i = 0; i < t.n_rows; i++) DH_TRY(add_text_share(ctx, v, &t, i));
     return DH_OK;
 }

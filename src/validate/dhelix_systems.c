@@ -56,7 +56,7 @@ static dh_status set(dh_ctx *ctx, dh_shipped_job *job, const char *setting)
 }
 
 /* "DP8 TP4 PP1 CP2" */
-static dh_status set_mesh(dh_ctx *ctx, dh_validation *v, const char *text, dh_shipped_job *job)
+dh_status dh_paper_mesh(dh_ctx *ctx, dh_validation *v, const char *text, dh_shipped_job *job)
 {
     for (const char *at = text; *at; at += strspn(at, " ")) {
         const size_t n = strcspn(at, " "), letters = strcspn(at, "0123456789");
@@ -98,7 +98,7 @@ dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *t, siz
     if (!file) return no_memory(ctx);
     dh_to_lower(file);
     job->file = file;
-    DH_TRY(set_mesh(ctx, v, mesh, job));
+    DH_TRY(dh_paper_mesh(ctx, v, mesh, job));
     DH_TRY(set(ctx, job, dh_arena_printf(v->arena, "model.max_seq=%lld", (long long)seq)));
     DH_TRY(set(ctx, job, dh_arena_printf(v->arena, "train.seq_len=%lld", (long long)seq)));
     return set(ctx, job,

@@ -28,6 +28,26 @@ static size_t n_sets(const dh_shipped_job *job)
     return n;
 }
 
+bool dh_shipped_is_there(const char *file)
+{
+    size_t i = 0;
+    while (i < dh_shipped_files_n && strcmp(dh_shipped_files[i].name, file) != 0) i++;
+    return i < dh_shipped_files_n;
+}
+
+dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words)
+{
+    if (!words) return no_memory(ctx);
+    for (const char *at = words + strspn(words, " "); *at; at += strspn(at, " ")) {
+        const size_t n = strcspn(at, " "), first = n_sets(job);
+        DH_CHECK(first < DH_SHIPPED_SETS);
+        job->set[first] = dh_arena_printf(v->arena, "%.*s", (int)n, at);
+        if (!job->set[first]) return no_memory(ctx);
+        at += n;
+    }
+    return DH_OK;
+}
+
 const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job)
 {
     const char *cluster = cluster_of(v, job);
@@ -154,6 +174,16 @@ static double period_ns(const dh_sim *sim)
     return longest;
 }
 
+static dh_status measure_shares(dh_ctx *ctx, const dh_sim *sim, dh_shipped_step *step)
+{
+    const dh_timeline *times = &sim->ranks[0].times;
+    step->hidden_share = dh_timeline_hidden_share(times);
+    if (times->alone_ns > 0)
+        step->slowdown_share =
+            (double)times->exposed_by_ns[DH_EXPOSED_SLOWDOWN] / (double)times->alone_ns;
+    return dh_step_parts(ctx, sim, step->shares);
+}
+
 static dh_status measure_memory(dh_ctx *ctx, const dh_shipped_run *run, dh_shipped_step *step)
 {
     dh_system_memory *each;
@@ -183,8 +213,11 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
                                   .peak_flops_per_s = peak_of(&run),
                                   .model_flops = dh_megatron_model_flops(run.job),
                                   .causal_flops = run.sim->model_flops,
-                                  .hardware_flops = dh_megatron_hardware_flops(run.job)};
+                                  .hardware_flops = dh_megatron_hardware_flops(run.job),
+                                  .device_bytes = run.cluster->memory_bytes,
+                                  .n_params = (double)dh_model_n_params(&run.job->model)};
         st = measure_memory(ctx, &run, step);
+        if (st == DH_OK) st = measure_shares(ctx, run.sim, step);
     }
     if (st == DH_OK) st = keep(ctx, v->steps, command, step);
     dh_shipped_fini(&run);

@@ -14,6 +14,11 @@ typedef struct dh_shipped_job {
     const char *cluster; /* unless the validation has another; NULL: its times are its own */
 } dh_shipped_job;
 
+/* Whether such a job file is shipped. */
+bool dh_shipped_is_there(const char *file);
+/* Adds settings, "key=value key=value"; words NULL: out of memory. */
+dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words);
+
 /* "dhelix simulate validation/jobs/FILE.yaml --cluster NAME --set key=value"; in the arena.
  * NULL: out of memory */
 const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job);
@@ -37,6 +42,20 @@ void dh_shipped_fini(dh_shipped_run *run);
 
 /* ---- its step alone -------------------------------------------------------------------------- */
 
+/* What the time of rank 0 goes into. Every moment belongs to the first of these that runs then:
+ * transfers between stages (others), tensor and expert parallelism, computation of layers, context
+ * parallelism. All else is others. */
+typedef enum dh_step_part_of {
+    DH_STEP_TP,
+    DH_STEP_CP,
+    DH_STEP_EP,
+    DH_STEP_COMPUTE,
+    DH_STEP_OTHERS,
+    DH_N_STEP_PARTS
+} dh_step_part_of;
+/* Shares of the step. errors: DH_ENOMEM */
+dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_PARTS]);
+
 typedef struct dh_shipped_step {
     double ns;
     /* Where no rank waits for the others between steps: the longest from a rank's first operator to
@@ -51,6 +70,11 @@ typedef struct dh_shipped_step {
     /* As the job's system would need it (system_memory.h); zeros: the system is ours. */
     dh_system_memory first_stage; /* of rank 0 */
     double memory_bytes;          /* most of any rank */
+    double device_bytes;          /* memory of a device */
+    double n_params;              /* of the model */
+    /* Of rank 0: shares of its step, and parts of its communication's own time. */
+    double shares[DH_N_STEP_PARTS];
+    double hidden_share, slowdown_share;
 } dh_shipped_step;
 /* From the validation's steps where it has been simulated. */
 dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
