@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill in docs/paper.md, and draw its pictures, from `dhelix validate dhelix-paper --json`.
+"""Fill in docs/paper.md, and draw its pictures, from `dhelix validate dhelix-paper --json --svg`.
 
     scripts/paper.py [DHELIX]     build/release/src/cli/dhelix; two minutes
 

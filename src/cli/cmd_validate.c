@@ -426,7 +426,8 @@ const dh_command dh_command_validate = {
     .doc = "compare predictions with published measurements",
     .usage = "[TABLE...]",
     .notes = "Without TABLE it shows all tables (dhelix list tables). dhelix-paper names those of\n"
-             "DHelix' paper: figures 3, 4, 11, 12, 13a, 15 and table 1 (docs/paper.md). Every row\n"
+             "DHelix' paper: figures 3, 4, 11, 12, 13a, 15, tables 1 and 7, 6.5 (docs/paper.md). "
+             "Every row\n"
              "has the predicted figure, the published one and the error; --quiet leaves only the\n"
              "line that sums a table up. Times of jobs are those of dhelix simulate for the job\n"
              "files in validation/jobs. With --json every row has its command.\n",

@@ -6,9 +6,9 @@
  * that a rank of the second layout lacks is a slice. It comes from one of the ranks of the first
  * layout that hold it. A rule chooses the owner:
  *
- *   hotspa  algorithm 1 of HotSPa (SOSP 2024). For each slice, and for each rank that lacks it: an
- *           owner on the same node first, the one that has sent least inside its node; else the
- *           owner that has sent least to other nodes
+ *   hotspa  algorithm 1 of HotSPa (SOSP 2024), slice by slice and receiver by receiver. An owner on
+ *           the receiver's node comes first: the one that has sent least inside its node. Without
+ *           one it is the owner that has sent least to other nodes.
  *   first   the lowest rank that has it, as a plan without a planner would do
  *   exact   a choice whose busiest wire finishes first, by branch and bound: for few slices
  *

@@ -25,10 +25,10 @@ int64_t dh_slice_bytes(const dh_reshard *r, const dh_slice *s)
 
 /* ---- HotSPa's algorithm 1 -------------------------------------------------------------------- */
 
-/* For each slice of a tensor, and for each rank that lacks it: every rank has two counters, bytes it
- * sends inside its node and bytes it sends to other nodes. The source is an owner on the
- * destination's node with the smallest inside counter. If no owner is on that node, it is the owner
- * with the smallest outside counter. The lowest rank wins a tie. */
+/* Every rank has two counters: bytes it sends inside its node, and bytes it sends to other nodes.
+ * The source of a slice is an owner on the destination's node with the smallest inside counter. If
+ * no owner is on that node, it is the owner with the smallest outside counter. The lowest rank wins
+ * a tie. */
 static uint32_t hotspa_owner(const dh_reshard *r, const dh_slice *s, int64_t *const sent[2])
 {
     uint32_t best = DH_NONE;

@@ -6,10 +6,11 @@
  * are slowdown, and launch interval: here every other cause of exposed time.
  *
  * Section 6.5 gives sizes that no row of tables 3 to 5 has. Here layers of Llama-39B are added until
- * the memory of a device is full: memory is linear in them, so two simulations make the line. Of the
- * optimizer it says nothing. 40 to 32 for a second copy of the model is 20 to 16 bytes a parameter:
- * half-precision parameters and gradients twice, and an optimizer (12 bytes) that data-parallel ranks
- * do not share. The two copies do share it, which is ZeRO-1 over them alone. */
+ * the memory of a device is full: memory is linear in them, so two simulations make the line. It says
+ * nothing of the optimizer. The sizes do: a second copy of the model takes 40 to 32, as 20 to 16
+ * bytes a parameter would. Parameters and gradients (2 bytes each) are then there twice. The
+ * optimizer (12 bytes) is there once, and data-parallel ranks do not share it. The two copies do
+ * share it, which is ZeRO-1 over them alone. */
 #include <string.h>
 
 #include "validate/job.h"

@@ -171,7 +171,9 @@ static double y_of(const chart *c, double value)
 static void put_axis(const chart *c, double width)
 {
     char text[32];
-    for (double at = c->low; at <= c->high + 1e-9 * c->step; at += c->step) {
+    const int n = (int)((c->high - c->low) / c->step + 1e-9);
+    for (int i = 0; i <= n; i++) {
+        const double at = c->low + i * c->step;
         const double y = y_of(c, at), shown = fabs(at) < 1e-9 * c->step ? 0 : at;
         dh_format_number(text, sizeof text, shown, 4);
         dh_str_printf(c->out, "<path class=\"axis\" d=\"M%d %.1fH%.0f\"/>", LEFT, y, width);
@@ -267,8 +269,9 @@ static void put_stack(const chart *c, size_t i, size_t end, double x, double wid
         const dh_validation_row *r = &c->v->rows[k];
         const double values[] = {r->predicted, r->published};
         for (int s = 0; s < 2; s++) {
-            const double top = y_of(c, sums[s] + values[s]);
-            put_box(c, x + s * (wide + 2), top, wide, y_of(c, sums[s]) - top, s == 0, r);
+            const double top = y_of(c, sums[s] + DH_MAX(values[s], 0));
+            const double bottom = y_of(c, sums[s] + DH_MIN(values[s], 0));
+            put_box(c, x + s * (wide + 2), top, wide, bottom - top, s == 0, r);
             sums[s] += values[s];
         }
     }

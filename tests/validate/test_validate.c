@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "dh_test.h"
+#include "validate/draw.h"
 #include "validate/job.h"
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -102,6 +103,10 @@ static bool takes_long(const dh_validation_table *table)
                                         "dhelix-a800-speedups",
                                         "dhelix-ablation",
                                         "dhelix-hidden",
+                                        "dhelix-shares",
+                                        "dhelix-text-shares",
+                                        "hotspa",
+                                        "survey",
                                         "korthikanti-iteration",
                                         "korthikanti-utilisation",
                                         "korthikanti-memory",
@@ -119,8 +124,8 @@ static bool takes_long(const dh_validation_table *table)
                                         "moe-zoo",
                                         "dhelix-experts"};
     /* Sanitizers take four times as long, and what simulates is in other suites of theirs. */
-    static const char *const sanitized[] = {"megascale", "mpt",         "mpt-h100",
-                                            "nemo-long", "vtrain-node", "dhelix-shares"};
+    static const char *const sanitized[] = {"megascale", "mpt", "mpt-h100", "nemo-long",
+                                            "vtrain-node"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++)
         if (strcmp(table->name, names[i]) == 0) return true;
     for (size_t i = 0; i < DH_COUNTOF(sanitized) && TEST_SANITIZED; i++)
@@ -193,6 +198,107 @@ static void test_groups(void **state)
     assert_ptr_equal(v.rows[1].group, v.rows[2].group);
     assert_string_equal(v.rows[3].group, "group 1");
     dh_arena_destroy(v.arena);
+}
+
+/* ---- pictures ------------------------------------------------------------------------------ */
+
+static size_t count_of(const char *text, const char *what)
+{
+    size_t n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what)) n++;
+    return n;
+}
+
+/* Two jobs of two series, one of them below 0; names are escaped. */
+static void add_bars(dh_ctx *ctx, dh_validation *v)
+{
+    static const char *const jobs[] = {"one job", "a & b"}, *const series[] = {"x<y", "z"};
+    for (int j = 0; j < 2; j++)
+        for (int s = 0; s < 2; s++) {
+            assert_ok(ctx, dh_validation_add(ctx, v, 10 * j + s, j ? 12 : -4, "%s %s", jobs[j],
+                                             series[s]));
+            dh_validation_series(v, series[s]);
+        }
+}
+
+static void test_pictures(void **state)
+{
+    static const struct {
+        dh_validation_form form;
+        size_t boxes, dots;
+    } forms[] = {
+        {DH_VALIDATION_BARS, 8, 0}, {DH_VALIDATION_STACKS, 8, 0}, {DH_VALIDATION_DOTS, 0, 4}};
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_str out = DH_STR_INIT;
+        const dh_validation_table table = {
+            .name = "t", .unit = "s & m", .doc = "d", .how = "h", .form = forms[i].form};
+        dh_validation v = {.arena = dh_arena_create(), .table = &table, .source = "s"};
+        add_bars(&ctx, &v);
+        assert_string_equal(v.rows[0].series, "x<y");
+        dh_validation_page_begin(&out);
+        dh_validation_page_add(&v, &out);
+        dh_validation_page_end(&out);
+        assert_false(out.failed);
+        assert_int_equal(count_of(out.text, "<rect"), forms[i].boxes ? forms[i].boxes + 2 : 0);
+        assert_int_equal(count_of(out.text, "<circle"), forms[i].dots);
+        assert_int_equal(count_of(out.text, "a & b") + count_of(out.text, "x<y"), 0);
+        assert_true(count_of(out.text, "x&lt;y") > 0 && count_of(out.text, "s &amp; m") > 0);
+        assert_int_equal(count_of(out.text, "nan") + count_of(out.text, "inf"), 0);
+        assert_int_equal(count_of(out.text, "<svg"), count_of(out.text, "</svg>"));
+        dh_str_fini(&out);
+        dh_arena_destroy(v.arena);
+    }
+}
+
+/* One row, and rows that are all 0, have an axis too. */
+static void test_pictures_of_little(void **state)
+{
+    for (int form = DH_VALIDATION_DOTS; form <= DH_VALIDATION_STACKS; form++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_str out = DH_STR_INIT;
+        const dh_validation_table table = {
+            .name = "t", .unit = "", .form = (dh_validation_form)form};
+        dh_validation v = {.arena = dh_arena_create(), .table = &table};
+        assert_ok(&ctx, dh_validation_add(&ctx, &v, 0, 0, "alone"));
+        dh_validation_draw(&v, &out);
+        assert_int_equal(count_of(out.text, "nan") + count_of(out.text, "inf"), 0);
+        dh_str_fini(&out);
+        dh_arena_destroy(v.arena);
+    }
+}
+
+/* HotSPa's static mesh is its own: no row of it is a prediction. Of each strategy the total is what
+ * its groups and the switching add up to, with the longest group as published. */
+static void test_hotspa(void **state)
+{
+    if (TEST_SANITIZED) return; /* moves of 32 ranks are in test_switched */
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_validation_table *table;
+    dh_validation *v;
+    dh_validation_steps *steps = dh_validation_steps_create();
+    double sum = 0;
+    int totals = 0;
+    assert_non_null(steps);
+    assert_ok(&ctx, dh_validation_find(&ctx, "hotspa", &table));
+    assert_ok(&ctx, dh_validate(&ctx, table, NULL, steps, &v));
+    for (size_t i = 0; i < v->n_rows; i++) {
+        const dh_validation_row *r = &v->rows[i];
+        const bool github = strncmp(r->label, "GitHub", 6) == 0;
+        assert_null(strstr(r->label, "static"));
+        assert_null(strstr(r->label, "16K-32K"));
+        if (strcmp(r->series, "total") != 0) {
+            sum += r->predicted;
+            continue;
+        }
+        assert_true(fabs(sum + (github ? 53.0 : 2.4) - r->predicted) < 1e-6 * r->predicted);
+        assert_true(r->error < 12);
+        totals++;
+        sum = 0;
+    }
+    assert_int_equal(totals, 6);
+    dh_validation_destroy(v);
+    dh_validation_steps_destroy(steps);
 }
 
 /* ---- constants ------------------------------------------------------------------------------ */
@@ -517,15 +623,27 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),           cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures),      cmocka_unit_test(test_aims),
-        cmocka_unit_test(test_groups),        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_tables),        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_rests),
-        cmocka_unit_test(test_fit),           cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_rested_on),     cmocka_unit_test(test_rested_on_one),
-        cmocka_unit_test(test_dhelix_models), cmocka_unit_test(test_overlapping_steps),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures),
+        cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_pictures_of_little),
+        cmocka_unit_test(test_hotspa),
+        cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_rested_on),
+        cmocka_unit_test(test_rested_on_one),
+        cmocka_unit_test(test_dhelix_models),
+        cmocka_unit_test(test_overlapping_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
