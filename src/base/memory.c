@@ -1,5 +1,6 @@
-/* Memory that is left, from what the kernel tells: of the machine, of the control groups that the
- * process is in, and of its own limits. Where a file is missing its limit is taken not to exist. */
+/* Memory that is there and that is left, from what the kernel tells: of the machine, of the control
+ * groups that the process is in, and of its own limits. Where a file is missing its limit is taken
+ * not to exist. */
 #include "base/memory.h"
 
 #include <ctype.h>
@@ -39,10 +40,16 @@ static double number_in(const char *root, const char *path, const char *name)
     return value;
 }
 
-static void at_most(double *least, double bytes)
+/* The least of all limits so far. */
+typedef struct limits {
+    double least; /* 0: none is known */
+    bool whole;   /* nothing counts as used */
+} limits;
+
+static void at_most(limits *l, double bytes)
 {
     bytes = DH_MAX(bytes, 1);
-    if (*least == 0 || bytes < *least) *least = bytes;
+    if (l->least == 0 || bytes < l->least) l->least = bytes;
 }
 
 /* ---- control groups ------------------------------------------------------------------------- */
@@ -71,23 +78,27 @@ static double group_number(const char *root, const char *group, const char *file
 }
 
 /* What files keep in memory counts as used, and is given back on demand. */
-static void limit_by_group(const char *root, const hierarchy *h, const char *group, double *least)
+static void limit_by_group(const char *root, const hierarchy *h, const char *group, limits *l)
 {
     const double limit = group_number(root, group, h->limit, "");
     if (limit < 0) return;
+    if (l->whole) {
+        at_most(l, limit);
+        return;
+    }
     const double used = group_number(root, group, h->used, "");
     const double inactive = group_number(root, group, "memory.stat", h->inactive);
     const double active = group_number(root, group, "memory.stat", h->active);
     const double files = DH_MAX(inactive, 0) + DH_MAX(active, 0);
-    at_most(least, limit - DH_MAX(DH_MAX(used, 0) - files, 0));
+    at_most(l, limit - DH_MAX(DH_MAX(used, 0) - files, 0));
 }
 
 /* A group and those above it, up to where the hierarchy is mounted. */
 static void limit_by_groups(const char *root, const hierarchy *h, char *group, size_t n_mount,
-                            double *least)
+                            limits *l)
 {
     for (;;) {
-        limit_by_group(root, h, group, least);
+        limit_by_group(root, h, group, l);
         char *slash = strrchr(group, '/');
         if (!slash || (size_t)(slash - group) < n_mount) return;
         *slash = '\0';
@@ -122,31 +133,30 @@ static bool is_mount_of(char *line, const hierarchy *h, char **in_hierarchy, cha
 
 /* `path` of the process in the hierarchy; where only a part of this is mounted, from there on. */
 static void limit_in_mount(const char *root, const hierarchy *h, const char *path,
-                           const char *in_hierarchy, const char *place, double *least)
+                           const char *in_hierarchy, const char *place, limits *l)
 {
     const size_t n = strcmp(in_hierarchy, "/") == 0 ? 0 : strlen(in_hierarchy);
     const bool inside = strncmp(path, in_hierarchy, n) == 0 && (path[n] == '/' || path[n] == '\0');
     dh_str group = DH_STR_INIT;
     dh_str_printf(&group, "%s%s", place, inside && strcmp(path + n, "/") != 0 ? path + n : "");
-    if (!group.failed) limit_by_groups(root, h, group.text, strlen(place), least);
+    if (!group.failed) limit_by_groups(root, h, group.text, strlen(place), l);
     dh_str_fini(&group);
 }
 
-static void limit_in_hierarchy(const char *root, const hierarchy *h, const char *path,
-                               double *least)
+static void limit_in_hierarchy(const char *root, const hierarchy *h, const char *path, limits *l)
 {
     char *line = NULL, *in_hierarchy, *place;
     size_t cap = 0;
     FILE *f = open_under(root, "/proc/self/mountinfo");
     while (f && getline(&line, &cap, f) > 0)
         if (is_mount_of(line, h, &in_hierarchy, &place))
-            limit_in_mount(root, h, path, in_hierarchy, place, least);
+            limit_in_mount(root, h, path, in_hierarchy, place, l);
     if (f) fclose(f);
     free(line);
 }
 
 /* Lines "number:controllers:path"; version 2 has none of the middle. */
-static void limit_by_hierarchies(const char *root, double *least)
+static void limit_by_hierarchies(const char *root, limits *l)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -158,9 +168,9 @@ static void limit_by_hierarchies(const char *root, double *least)
         if (!path) continue;
         *path++ = '\0';
         if (!controllers[1])
-            limit_in_hierarchy(root, &version_2, path, least);
+            limit_in_hierarchy(root, &version_2, path, l);
         else if (has_word(controllers + 1, version_1.controller))
-            limit_in_hierarchy(root, &version_1, path, least);
+            limit_in_hierarchy(root, &version_1, path, l);
     }
     if (f) fclose(f);
     free(line);
@@ -168,31 +178,50 @@ static void limit_by_hierarchies(const char *root, double *least)
 
 /* ---- all of them ---------------------------------------------------------------------------- */
 
-double dh_memory_available_under(const char *root)
+static double machine_under(const char *root, bool whole)
 {
-    double least = 0;
-    const double kib = number_in(root, "/proc/meminfo", "MemAvailable");
-    if (kib >= 0) at_most(&least, kib * 1024);
-    limit_by_hierarchies(root, &least);
-    return least;
+    limits l = {.whole = whole};
+    const double kib = number_in(root, "/proc/meminfo", whole ? "MemTotal" : "MemAvailable");
+    if (kib >= 0) at_most(&l, kib * 1024);
+    limit_by_hierarchies(root, &l);
+    return l.least;
 }
 
-static void limit_by_own(int resource, const char *used, double *least)
+double dh_memory_available_under(const char *root)
+{
+    return machine_under(root, false);
+}
+
+double dh_memory_total_under(const char *root)
+{
+    return machine_under(root, true);
+}
+
+static void limit_by_own(int resource, const char *used, limits *l)
 {
     struct rlimit limit;
     if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    const double kib = number_in("", "/proc/self/status", used);
-    at_most(least, (double)limit.rlim_cur - DH_MAX(kib, 0) * 1024);
+    const double kib = l->whole ? 0 : number_in("", "/proc/self/status", used);
+    at_most(l, (double)limit.rlim_cur - DH_MAX(kib, 0) * 1024);
+}
+
+static double of_process(bool whole)
+{
+    limits l = {.least = machine_under("", whole), .whole = whole};
+    limit_by_own(RLIMIT_AS, "VmSize", &l);
+    limit_by_own(RLIMIT_DATA, "VmData", &l);
+    return l.least;
 }
 
 double dh_memory_available(void)
 {
     const char *check = getenv("DHELIX_MEMORY_CHECK");
-    if (check && strcmp(check, "off") == 0) return 0;
-    double least = dh_memory_available_under("");
-    limit_by_own(RLIMIT_AS, "VmSize", &least);
-    limit_by_own(RLIMIT_DATA, "VmData", &least);
-    return least;
+    return check && strcmp(check, "off") == 0 ? 0 : of_process(false);
+}
+
+double dh_memory_total(void)
+{
+    return of_process(true);
 }
 
 dh_status dh_memory_check(dh_ctx *ctx, double n_bytes, const char *what)

@@ -1,4 +1,4 @@
-/* How much memory this process may still have. */
+/* How much memory this process may have, and still have. */
 #ifndef DH_BASE_MEMORY_H
 #define DH_BASE_MEMORY_H
 
@@ -19,6 +19,12 @@ double dh_memory_available(void);
 /* The same by files under a folder instead of / (root/proc/meminfo and so on), without the limits
  * of this process: for tests. */
 double dh_memory_available_under(const char *root);
+/* Bytes that this process may have with nothing else on the machine: the least of MemTotal, each
+ * control group's limit, RLIMIT_AS and RLIMIT_DATA. It does not change while the machine runs, so
+ * that plans may rest on it. 0: nothing is known. */
+double dh_memory_total(void);
+/* The same by files under a folder, without the limits of this process: for tests. */
+double dh_memory_total_under(const char *root);
 /* Refuse what needs more than there is, before it is allocated.
  * what      in the message: "WHAT needs 3 GiB of memory, and 2 GiB are free"
  * errors    DH_ENOMEM */

@@ -28,7 +28,8 @@ static const dh_cli_option options[] = {
      .offset = offsetof(plan_args, explain),
      .doc = "the paired timeline of a layer by the job's policy: every operator, what stays "
             "exposed and why; in which slots of a simulated step gradients and parameters travel, "
-            "and during what; and how many processors of a device communicators hold"},
+            "and during what; what more memory for orders would gain; and how many processors of a "
+            "device communicators hold"},
     {.name = "export",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, export),
@@ -250,6 +251,66 @@ static void print_fusions(const dh_fusions *f, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
+/* ---- memory of orders ----------------------------------------------------------------------- */
+
+static void print_limit(const dh_limit_point *p, dh_cli_table *table)
+{
+    char text[32];
+    if (p->bytes < 1e18)
+        dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, p->bytes));
+    else if (p->blocks < 0.01)
+        dh_cli_table_cell(table, "least");
+    else if (p->blocks < 1e6)
+        dh_cli_table_cell(table, "%s", dh_format_number(text, sizeof text, p->blocks, 2));
+    else
+        dh_cli_table_cell(table, "no limit");
+}
+
+static void print_points(const dh_memory_frontier *f, dh_str *out)
+{
+    dh_cli_table table;
+    char text[32];
+    const dh_limit_point *least = &f->at[0];
+    dh_cli_table_begin(&table);
+    dh_cli_table_column(&table, "overlap.memory", DH_CLI_COLUMN_LEFT);
+    dh_cli_table_column(&table, "memory", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "more", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "step", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "faster", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "", DH_CLI_COLUMN_LEFT);
+    for (size_t i = 0; i < f->n; i++) {
+        const dh_limit_point *p = &f->at[i];
+        const double more = (double)p->peak_bytes / (double)least->peak_bytes;
+        const double faster = (double)least->step_ns / (double)p->step_ns;
+        print_limit(p, &table);
+        dh_cli_table_cell(&table, "%s", dh_format_bytes(text, sizeof text, (double)p->peak_bytes));
+        dh_cli_table_cell(&table, "%.1f %%", 100 * (more - 1));
+        dh_cli_table_cell(&table, p->step_ns < 10000000000 ? "%.2f ms" : "%.0f ms",
+                          (double)p->step_ns * 1e-6);
+        dh_cli_table_cell(&table, "%.1f %%", 100 * (faster - 1));
+        dh_cli_table_cell(&table, "%s", p->own ? "<- the job's" : !p->fits ? "does not fit" : "");
+    }
+    dh_cli_table_end(&table, dh_cli_columns(), out);
+}
+
+/* What more memory would gain. */
+static dh_status print_frontier(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
+{
+    char room[32];
+    dh_memory_frontier f;
+    dh_str text = DH_STR_INIT;
+    DH_TRY(dh_resolved_memory_frontier(ctx, job, &f));
+    if (f.n == 0) return DH_OK;
+    dh_str_printf(&text, "memory of orders against time, beside the first row");
+    if (f.room_bytes > 0)
+        dh_str_printf(&text, "; a device has %s for a step",
+                      dh_format_bytes(room, sizeof room, f.room_bytes));
+    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 0);
+    print_points(&f, out);
+    return DH_OK;
+}
+
 /* ---- processors of communicators --------------------------------------------------------------
  */
 
@@ -321,6 +382,7 @@ static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
     DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));
     dh_str_printf(out, "\n");
     DH_TRY(dh_cargo_print_slots(ctx, sim, out));
+    DH_TRY(print_frontier(ctx, job, out));
     return print_links(ctx, job, out);
 }
 

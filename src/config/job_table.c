@@ -150,8 +150,10 @@ static const dh_setting settings[] = {
          .help = "communication of one strand may run during communication of the other"),
     BOOL("overlap.wgrad", overlap_wgrad, "true",
          .help = "weight gradients may move away from their place in the backward pass"),
-    FLOAT("overlap.memory", overlap_memory, "1.5", 0, 1e6, .unit = "blocks",
-         .help = "memory that orders may take over one strand alone, in blocks' activations: less is slower"),
+    FLOAT("overlap.memory", overlap_memory, "auto", 0.001, 1e6, .unit = "blocks",
+         .automatic = "what a device has left after everything else and its reserve; 1.5 where its memory is not known",
+         .help = "memory that co-executed strands may take beyond one strand alone, in activations of a block; with less, "
+                 "orders are slower"),
     TEXT("profile", profile, DH_SET_NAME_OR_PATH, "auto", .own = true,
          .help = "where measured operator times come from. auto: the file that `dhelix profile` wrote for such a "
                  "job; measure: the same, and missing operators are measured before training; none: estimates "

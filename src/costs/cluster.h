@@ -197,6 +197,9 @@ dh_cluster_class dh_cluster_class_of(const dh_cost_op *op);
 /* The same by type and engine alone. */
 dh_cluster_class dh_cluster_class_by(dh_op_type type, dh_engine engine);
 /* OEF of two classes: the file's, or that of the nearest class that it has. */
+/* Share of a device's memory that contexts, communicators and fragmentation take, where nobody has
+ * measured it: the mean of four published out-of-memory messages. */
+#define DH_MEMORY_RESERVE 0.035
 /* What a step may take of a device's memory. */
 static inline double dh_cluster_usable_bytes(const dh_cluster *cluster)
 {

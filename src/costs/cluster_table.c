@@ -41,7 +41,7 @@ static const dh_cluster_setting settings[] = {
              "the same in fp8, dense; 0: there is none, and train.fp8 is refused"),
     REAL("device.memory_gb", memory_bytes, "GB", GIGA, 1e-3, 1e9,
          "memory in 1e9 bytes, as the device reports it (total_memory of torch.cuda)"),
-    OPTIONAL("device.memory_reserve", memory_reserve, "", 1, 0, 0.9, 0.035,
+    OPTIONAL("device.memory_reserve", memory_reserve, "", 1, 0, 0.9, DH_MEMORY_RESERVE,
              "share of it that contexts, communicators and fragmentation take; absent: 0.035"),
     REAL("device.memory_gb_per_s", memory_bytes_per_s, "GB/s", GIGA, 1e-3, 1e9,
          "peak bandwidth of memory"),

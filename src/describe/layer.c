@@ -134,6 +134,33 @@ static dh_status list_operators(dh_ctx *ctx, dh_layer_plan *l, json_t *operators
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
 }
 
+/* ---- memory of orders ----------------------------------------------------------------------- */
+
+static json_t *point_json(const dh_limit_point *p)
+{
+    json_t *point = json_pack("{sI sf sb sb}", "memory_bytes", (json_int_t)p->peak_bytes, "step_ms",
+                              (double)p->step_ns * 1e-6, "fits", (int)p->fits, "job", (int)p->own);
+    if (point && p->bytes < 1e18)
+        json_object_set_new(point, "limit_bytes", json_integer((json_int_t)p->bytes));
+    else if (point && p->blocks < 1e6)
+        json_object_set_new(point, "limit_blocks", json_real(p->blocks));
+    return point;
+}
+
+static dh_status add_frontier(dh_ctx *ctx, const dh_resolved *job, json_t *document)
+{
+    dh_memory_frontier f;
+    DH_TRY(dh_resolved_memory_frontier(ctx, job, &f));
+    json_t *points = json_array();
+    for (size_t i = 0; i < f.n; i++) json_array_append_new(points, point_json(&f.at[i]));
+    json_t *memory = json_pack("{so}", "points", points);
+    if (memory && f.room_bytes > 0)
+        json_object_set_new(memory, "room_bytes", json_integer((json_int_t)f.room_bytes));
+    return memory && json_object_set_new(document, "order_memory", memory) == 0
+               ? DH_OK
+               : dh_fail(ctx, DH_ENOMEM, "out of memory explaining the memory of orders");
+}
+
 /* ---- processors of communicators --------------------------------------------------------------
  */
 
@@ -189,6 +216,7 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     DH_TRY(list_operators(ctx, l, operators));
     DH_TRY(dh_cargo_slots_json(ctx, sim, &traffic));
     json_object_set_new(document, "traffic", traffic);
+    DH_TRY(add_frontier(ctx, job, document));
     return add_links(ctx, job, document);
 }
 

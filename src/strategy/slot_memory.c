@@ -91,6 +91,7 @@ uint64_t slot_memory_limit(const dh_slot *slot, const dh_order_options *options)
 {
     const uint32_t n_blocks = DH_MAX(slot->strand[0].n_blocks, slot->strand[1].n_blocks);
     const double one = (double)dh_slot_one_strand_peak(slot);
-    const double limit = one * (1 + options->memory_blocks / DH_MAX(n_blocks, 1U));
+    const double limit =
+        one + DH_MIN(one * options->memory_blocks / DH_MAX(n_blocks, 1U), options->memory_bytes);
     return limit < 1e18 ? (uint64_t)limit : UINT64_MAX;
 }

@@ -8,6 +8,8 @@
 #ifndef DH_STRATEGY_STRATEGY_H
 #define DH_STRATEGY_STRATEGY_H
 
+#include <math.h>
+
 #include "costs/costs.h"
 #include "graph/pass.h"
 #include "plan/schedule.h"
@@ -155,14 +157,19 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 typedef struct dh_order_options {
     dh_pair_options pairing; /* switches of the paper's ablation */
     bool barriers;           /* between the rounds of a plan, as in the paper; else events */
-    /* Memory beyond that of one strand, in blocks' activations, for policies that choose among
-     * orders. The forward of one layer with the backward of another needs one to two. Where every
-     * order needs more, the one that needs least is taken. */
-    double memory_blocks;
+    /* Memory that an order may hold in addition to one strand's, for policies that limit it. The
+     * smaller of both limits counts. Where every order needs more, the one that needs least is
+     * taken. */
+    double memory_blocks; /* in blocks' activations: a forward beside a backward has one to two */
+    double memory_bytes;
 } dh_order_options;
+/* Limit where nothing is known of a device's memory: the forward of one layer fits beside the
+ * backward of another, and little more. */
+#define DH_ORDER_BLOCKS 1.5
 #define DH_ORDER_OPTIONS_INIT                                                                      \
     {                                                                                              \
-        .pairing = DH_PAIR_OPTIONS_INIT, .memory_blocks = 1.5                                      \
+        .pairing = DH_PAIR_OPTIONS_INIT, .memory_blocks = DH_ORDER_BLOCKS,                         \
+        .memory_bytes = INFINITY                                                                   \
     }
 
 typedef struct dh_order_policy {
@@ -177,6 +184,7 @@ typedef struct dh_order_policy {
     bool plans; /* it makes pairs of segments (pairing.h), so `pairing` applies */
     bool fixed; /* it looks at no cost, or at few orders only: policy auto, which tries more, leaves
                  * it out */
+    bool limits; /* it keeps to the limit of memory */
 } dh_order_policy;
 
 /* Policy auto searches no further once an order takes at most this much of the bound. */

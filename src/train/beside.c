@@ -52,10 +52,11 @@ static dh_status step_of(dh_ctx *ctx, const dh_resolved *job, int64_t *step_ns)
     return DH_OK;
 }
 
-static dh_status step_of_job(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster,
+static dh_status step_of_job(dh_ctx *ctx, const dh_job *job, const dh_resolved *from,
                              int64_t *step_ns)
 {
-    const dh_resolve_options how = {.cluster = cluster, .quiet = true};
+    const dh_resolve_options how = {
+        .cluster = from->cluster, .room_bytes = from->room_bytes, .quiet = true};
     dh_resolved *other;
     DH_TRY(dh_job_resolve(ctx, job, &how, &other));
     const dh_status st = step_of(ctx, other, step_ns);
@@ -103,7 +104,7 @@ static bool leave_out(const dh_resolved *from, dh_job *job, char *named, size_t 
 static dh_status compare(dh_ctx *ctx, const dh_resolved *resolved, const dh_job *plainer,
                          dh_beside *b, dh_beside_other *other)
 {
-    const dh_status st = step_of_job(ctx, plainer, resolved->cluster, &other->step_ns);
+    const dh_status st = step_of_job(ctx, plainer, resolved, &other->step_ns);
     other->known = st == DH_OK;
     if (other->known) other->gain = dh_gain_of(b->own_ns, other->step_ns, b->error);
     if (st != DH_EINVAL && st != DH_EUNSUPPORTED) return st;

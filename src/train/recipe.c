@@ -150,7 +150,8 @@ static void set_switches(const dh_job *job, dh_order_options *o)
     o->pairing.overlap_cross = job->overlap_cross;
     o->pairing.overlap_comm_comm = job->overlap_comm_comm;
     o->pairing.move_wgrad = job->overlap_wgrad;
-    o->memory_blocks = job->overlap_memory;
+    /* auto: no limit, until a whole step has shown what a device has left (order_memory.c) */
+    o->memory_blocks = job->overlap_memory > 0 ? job->overlap_memory : INFINITY;
     if (job->overlap_barriers != DH_BARRIERS_AUTO)
         o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
 }

@@ -62,6 +62,13 @@ dh_status dh_job_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh
  * errors    those of dh_train_simulate */
 dh_status dh_resolved_fuse(dh_ctx *ctx, dh_resolved *resolved);
 
+/* ---- order_memory.c: overlap.memory: auto ----------------------------------------------------- */
+/* Of a job with its strategy and schedule: the limit of memory that its orders keep to, where that
+ * is open. All that a device has left once everything else has its place, by simulated steps.
+ * Deterministic: ranks with the same memory agree.
+ * errors    DH_ENOMEM */
+dh_status dh_resolved_order_memory(dh_ctx *ctx, dh_resolved *resolved);
+
 /* ---- split.c: parallel.layer_split: auto ------------------------------------------------------ */
 /* Of a job with its strategy and schedule: layers of each virtual stage, where that is open, by
  * simulated steps. A schedule that is placed by times is placed again. Deterministic: ranks agree.

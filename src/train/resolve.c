@@ -50,12 +50,14 @@ static dh_status note_number(dh_ctx *ctx, dh_resolved *r, const char *name, int6
 
 /* ---- without a strategy --------------------------------------------------------------------- */
 
-static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster)
+static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster,
+                           double room_bytes)
 {
     dh_resolved *r = calloc(1, sizeof *r);
     if (r && (r->arena = dh_arena_create())) {
         r->job = *job;
         r->cluster = cluster;
+        r->room_bytes = room_bytes <= 0 && cluster ? dh_cluster_usable_bytes(cluster) : room_bytes;
         return r;
     }
     free(r);
@@ -175,8 +177,7 @@ static dh_status note_passes(dh_ctx *ctx, dh_resolved *r, const char *why)
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
     dh_decided d;
-    DH_TRY(dh_recipe_decide(ctx, r->arena, &r->recipe,
-                            r->cluster ? dh_cluster_usable_bytes(r->cluster) : 0, &d));
+    DH_TRY(dh_recipe_decide(ctx, r->arena, &r->recipe, r->cluster ? r->room_bytes : 0, &d));
     r->rewrites = d.rewrites;
     if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));
     return d.passes_why ? note_passes(ctx, r, d.passes_why) : DH_OK;
@@ -190,6 +191,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_costs(ctx, r));
     DH_TRY(decide(ctx, r));
     DH_TRY(find_schedule(ctx, r));
+    DH_TRY(dh_resolved_order_memory(ctx, r));
     DH_TRY(dh_resolved_split(ctx, r));
     return strategy->searches ? dh_resolved_fuse(ctx, r) : DH_OK;
 }
@@ -207,7 +209,7 @@ static dh_status copy_notes(dh_ctx *ctx, dh_resolved *r, const dh_resolved *from
 dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
                            dh_resolved **varied)
 {
-    dh_resolved *r = create(ctx, &from->job, from->cluster);
+    dh_resolved *r = create(ctx, &from->job, from->cluster, from->room_bytes);
     if (!r) return ctx->status;
     r->recipe = from->recipe;
     r->recipe.ordering = (dh_ordering){.cache = NULL};
@@ -264,7 +266,7 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
                          dh_resolved **resolved)
 {
     DH_TRY(check_model(ctx, job));
-    dh_resolved *open = create(ctx, job, options->cluster), *whole = NULL;
+    dh_resolved *open = create(ctx, job, options->cluster, options->room_bytes), *whole = NULL;
     if (!open) return ctx->status;
     dh_status st = find_vocab(ctx, open, options->tokenizer);
     if (st == DH_OK) st = find_sizes(ctx, open);

@@ -17,7 +17,7 @@ extern "C" {
 typedef struct dh_derived {
     const char *name, *value, *why;
 } dh_derived;
-enum { DH_MAX_DERIVED = 16 };
+enum { DH_MAX_DERIVED = 20 };
 
 /* Whole steps with the optimizer fused in so many pieces (optimizer.fuse); 0: off, the first. */
 enum { DH_N_FUSIONS = 5 };
@@ -38,6 +38,7 @@ struct dh_resolved {
     dh_job job; /* with vocabulary and strategy filled in */
     dh_recipe recipe;
     const dh_cluster *cluster; /* devices and links; NULL: this machine */
+    double room_bytes;         /* that a step may take of a device of the cluster; 0: not known */
     dh_derived derived[DH_MAX_DERIVED];
     size_t n_derived, n_common;  /* the first n_common hold for any strategy */
     dh_schedule *schedule;       /* the recipe's */
@@ -54,6 +55,7 @@ struct dh_resolved {
 
 typedef struct dh_resolve_options {
     const dh_cluster *cluster;     /* NULL: this machine's costs, by a profile or estimates */
+    double room_bytes;             /* that a step may take of a device; 0: the cluster's */
     const dh_tokenizer *tokenizer; /* decides a vocabulary left open; NULL: the job's is opened */
     bool open;                     /* no strategy, nor what follows from it: dh_resolved_vary */
     bool quiet;                    /* comparisons of strategy=auto are not logged */
@@ -74,6 +76,28 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
 dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
                            dh_resolved **varied);
 void dh_resolved_destroy(dh_resolved *resolved);
+/* ---- order_memory.c: memory of orders (overlap.memory) --------------------------------------- */
+
+/* A step whose orders keep to a limit. */
+typedef struct dh_limit_point {
+    double blocks, bytes; /* the limit, as in dh_order_options */
+    int64_t step_ns;
+    uint64_t peak_bytes; /* of the rank that needs most */
+    bool fits;           /* a device, where its memory is known */
+    bool own;            /* the limit is the job's */
+} dh_limit_point;
+enum { DH_MOST_LIMIT_POINTS = 10 };
+/* By memory; every point except the job's own is faster than all that need less. */
+typedef struct dh_memory_frontier {
+    double room_bytes; /* that a step may take of a device; 0: not known */
+    dh_limit_point at[DH_MOST_LIMIT_POINTS];
+    size_t n; /* 0: the job's policy does not go by memory */
+} dh_memory_frontier;
+/* What more memory would gain, and less would lose, by simulated steps.
+ * errors    those of dh_train_simulate */
+dh_status dh_resolved_memory_frontier(dh_ctx *ctx, const dh_resolved *resolved,
+                                      dh_memory_frontier *frontier);
+
 /* ---- beside.c: what a job's ways of hiding gain ---------------------------------------------- */
 
 /* Prediction of a step against another one. */

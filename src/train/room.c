@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
+#include "costs/cluster.h"
 
 /* Masters and both moments, float32, of what is trained; of what is not at least bf16. */
 enum { TRAINED_BYTES = 12, FROZEN_BYTES = 2 };
@@ -73,6 +74,15 @@ dh_room dh_room_of_rank(const dh_session_spec *spec, uint64_t slab_bytes)
                      .bytes = slab + DH_ROOM_OUTSIDE,
                      .available = dh_memory_available(),
                      .of_model = !spec->train};
+}
+
+/* Checkpoints that are written aside copy the state once; the ranks of a machine share that. */
+double dh_room_planned(const dh_job *job, int64_t n_local)
+{
+    const double copied =
+        job->checkpoint_async ? TRAINED_BYTES * (double)dh_model_n_trained(&job->model) : 0;
+    const double usable = dh_memory_total() * (1 - DH_MEMORY_RESERVE) - copied - DH_ROOM_OUTSIDE;
+    return DH_MAX(usable / (double)DH_MAX(n_local, 1) - DH_ROOM_OUTSIDE / 4.0, 0);
 }
 
 /* ---- what is there -------------------------------------------------------------------------- */

@@ -130,7 +130,7 @@ static uint64_t peak_of(const dh_sim *sim)
 dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *trial)
 {
     const dh_train_simulation how = {.n_slow_nodes = 0};
-    const double room = job->cluster ? dh_cluster_usable_bytes(job->cluster) : 0;
+    const double room = job->cluster ? job->room_bytes : 0;
     dh_sim *sim;
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
     *trial = (dh_train_trial){.step_ns = sim->step_ns, .peak_bytes = peak_of(sim)};

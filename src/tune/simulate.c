@@ -11,7 +11,8 @@
 static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *config,
                              dh_arena *arena, dh_resolved **job)
 {
-    const dh_resolve_options how = {.cluster = t->options->cluster, .quiet = true};
+    const dh_resolve_options how = {
+        .cluster = t->options->cluster, .room_bytes = t->memory_bytes, .quiet = true};
     dh_job own = *t->job;
     own.arena = arena;
     own.layer_split = t->own_split; /* not that of the mesh that was visited last */

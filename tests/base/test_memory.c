@@ -47,6 +47,11 @@ static int no_machine(void **state)
     return dh_dir_remove(&ctx, root) == DH_OK ? 0 : -1;
 }
 
+static void total(double bytes)
+{
+    assert_true(dh_memory_total_under(root) == bytes);
+}
+
 static void left(double bytes)
 {
     assert_true(dh_memory_available_under(root) == bytes);
@@ -55,8 +60,10 @@ static void left(double bytes)
 static void what_the_machine_has(void **state)
 {
     left(8000 * 1024);
+    total(9000 * 1024);
     put("/proc/meminfo", "MemTotal: 9000 kB\n");
     left(0);
+    total(9000 * 1024);
 }
 
 static void groups_of_version_1(void **state)
@@ -70,6 +77,7 @@ static void groups_of_version_1(void **state)
               "inactive_file 1\nactive_file 1\ntotal_inactive_file 100000\n"
               "total_active_file 20000\n");
     left(320000);
+    total(700000); /* whatever of it is used */
     put_group("/sys/memory", version_1, "100000\n", "500000\n", "");
     left(1); /* nothing is left, which is not the same as nothing known */
 }
@@ -82,6 +90,7 @@ static void groups_of_version_2(void **state)
     left(8000 * 1024);
     put_group("/sys/fs/cgroup/job", version_2, "600000\n", "500000\n", "inactive_file 50000\n");
     left(150000);
+    total(600000);
 }
 
 /* What groups above may still have counts too: their own limit, and all that is used below them. */
