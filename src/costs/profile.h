@@ -106,6 +106,30 @@ uint64_t dh_profile_facts_hash(const dh_profile_fact *facts, size_t n);
  * errors    DH_EINVAL other facts; DH_ENOMEM (into may then have part of it) */
 dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
 
+/* ---- profile_trust.c: times from a busy machine ------------------------------------------- */
+
+/* What of a profile's measured times cannot be. Other load makes an operator slower, never faster.
+ *   a pair      ends before the longer of its operators does alone, or later than one after the
+ *               other and the shorter once more (overlap effectiveness outside of -1 to 1)
+ * Deviations below a tenth of the longer operator, and of operators below 20 us, are no sign of
+ * load. */
+typedef struct dh_profile_doubts {
+    size_t n_pairs, n_doubtful;
+} dh_profile_doubts;
+dh_profile_doubts dh_profile_doubt(const dh_profile *profile);
+/* More than a twentieth of the pairs: other load was there. */
+bool dh_profile_is_noisy(dh_profile_doubts doubts);
+/* Keep of two measurements the quieter one of each operator and of each pair: the shorter. What only
+ * `from` has is added.
+ * errors    DH_ENOMEM */
+dh_status dh_profile_keep_quieter(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
+/* Make the measured times of a profile agree with each other:
+ *   alone       where half of an operator's pairs end it sooner than it takes alone (by a tenth or
+ *               more), its time alone becomes the lower quartile of those in pairs
+ *   in a pair   of one that cannot be, neither end is known; costs take the median of its engines
+ * In place. errors    DH_ENOMEM */
+dh_status dh_profile_repair(dh_ctx *ctx, dh_profile *profile);
+
 /* ---- files ------------------------------------------------------------------------------- */
 
 /* JSON with a checksum over its content, whatever its white space and order of keys (keys of
@@ -127,7 +151,8 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 
 /* ---- costs ------------------------------------------------------------------------------- */
 
-/* Costs by a profile. Where it does not know an operator, the answer is `modelled`:
+/* Costs by a profile, once repaired (dh_profile_repair). No operator is faster beside another than
+ * alone. Where the profile does not know an operator, the answer is `modelled`:
  *   solo time   that of fallback, scaled by measured over estimated time of the nearest operator
  *               on the same engine (of the same type if there is one; then of the operator whose
  *               gradient it is; then by nearest estimate)

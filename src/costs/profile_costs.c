@@ -73,11 +73,23 @@ static double scale_for(const dh_profile *p, const dh_cost_op *op, double estima
     return scale;
 }
 
+/* Faster beside another operator than alone: that is the time alone which is too long. */
 static dh_op_rates rates_of(const dh_profile *p, const dh_profile_pair *pair)
 {
-    return dh_rates_from_times((double)p->ops.at[pair->a].solo_ns,
-                               (double)p->ops.at[pair->b].solo_ns, (double)pair->a_ns,
-                               (double)pair->b_ns, pair->source);
+    dh_op_rates r =
+        dh_rates_from_times((double)p->ops.at[pair->a].solo_ns, (double)p->ops.at[pair->b].solo_ns,
+                            (double)pair->a_ns, (double)pair->b_ns, pair->source);
+    if (pair->source == DH_PAIR_MEASURED) {
+        r.a = DH_MIN(r.a, 1);
+        r.b = DH_MIN(r.b, 1);
+    }
+    return r;
+}
+
+/* Of one that could not be, dh_profile_repair left only that it was there. */
+static bool is_known(const dh_profile_pair *pair)
+{
+    return pair->source != DH_PAIR_MODELLED;
 }
 
 static double rate_of(const dh_profile *p, dh_engine engine, dh_engine beside, double *rates)
@@ -85,6 +97,7 @@ static double rate_of(const dh_profile *p, dh_engine engine, dh_engine beside, d
     size_t n = 0;
     for (size_t i = 0; i < p->pairs.n; i++) {
         const dh_profile_pair *pair = &p->pairs.at[i];
+        if (!is_known(pair)) continue;
         const dh_engine a = dh_stream_engine(p->ops.at[pair->a].stream);
         const dh_engine b = dh_stream_engine(p->ops.at[pair->b].stream);
         if (a == engine && b == beside) rates[n++] = rates_of(p, pair).a;
@@ -141,9 +154,9 @@ static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_o
     const uint32_t x = find(own, a), y = find(own, b);
     if (x == DH_NONE || y == DH_NONE) return not_known(own, a, b);
     uint32_t pair = dh_profile_find_pair(p, x, y);
-    if (pair != DH_NONE) return rates_of(p, &p->pairs.at[pair]);
+    if (pair != DH_NONE && is_known(&p->pairs.at[pair])) return rates_of(p, &p->pairs.at[pair]);
     pair = dh_profile_find_pair(p, y, x);
-    if (pair == DH_NONE) return not_known(own, a, b);
+    if (pair == DH_NONE || !is_known(&p->pairs.at[pair])) return not_known(own, a, b);
     const dh_op_rates r = rates_of(p, &p->pairs.at[pair]);
     return (dh_op_rates){r.b, r.a, r.source};
 }
@@ -153,9 +166,12 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
 {
     by_profile *own = DH_NEW(arena, by_profile);
     dh_costs *made = DH_NEW(arena, dh_costs);
-    if (own) *own = (by_profile){dh_profile_copy(arena, profile), fallback, {{0}}};
-    if (!own || !made || !own->profile || !learn(own))
+    dh_profile *repaired = (dh_profile *)dh_profile_copy(arena, profile);
+    if (own) *own = (by_profile){repaired, fallback, {{0}}};
+    if (!own || !made || !repaired)
         return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    DH_TRY(dh_profile_repair(ctx, repaired));
+    if (!learn(own)) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
     *made = (dh_costs){
         .name = dh_arena_printf(arena, "profile %s", profile->name),
         .solo = solo,

@@ -259,11 +259,11 @@ static dh_status keep_given(dh_ctx *ctx, const dh_slot *slot, slot_best *found, 
 static dh_status try_all(dh_ctx *ctx, scheduler *s, dh_slot_pick *made, slot_best *best)
 {
     uint64_t seed = 1;
-    const double enough = 1.002 * dh_slot_bound(s->slot);
+    const double bound_ns = dh_slot_bound(s->slot);
     for (size_t i = 0; i < DH_COUNTOF(trials); i++) {
         schedule(s, &trials[i], &seed, made);
         DH_TRY(slot_consider(ctx, s->slot, made, best));
-        if (best->any && best->excess_bytes == 0 && best->period_ns <= enough) break;
+        if (slot_is_enough(best, bound_ns, 1.002)) break;
     }
     return keep_given(ctx, s->slot, best, made);
 }

@@ -111,6 +111,13 @@ dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, s
     return DH_OK;
 }
 
+bool slot_is_enough(const slot_best *best, double bound_ns, double factor)
+{
+    const double rounding = 1e-6;
+    return best->any && best->excess_bytes == 0 && best->period_ns <= factor * bound_ns &&
+           best->period_ns >= (1 - rounding) * bound_ns;
+}
+
 /* Whether the strands do. Reductions alone are hidden wherever their gradients are made. */
 static bool communicates(const dh_slot *slot)
 {
@@ -128,7 +135,7 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     size_t n;
     const dh_order_policy *rows = dh_order_policies(&n);
     if (!communicates(slot)) return in_order(ctx, slot, options, order);
-    const double enough = DH_ORDER_ENOUGH * dh_slot_bound(slot);
+    const double bound_ns = dh_slot_bound(slot);
     slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
@@ -137,7 +144,7 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
         if (rows[i].order == order_auto || rows[i].fixed) continue;
         st = propose(ctx, slot, &rows[i], options, made);
         if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
-        if (best.any && best.excess_bytes == 0 && best.period_ns <= enough) break;
+        if (slot_is_enough(&best, bound_ns, DH_ORDER_ENOUGH)) break;
     }
     free(made);
     slot_trials_fini(&best.tried);

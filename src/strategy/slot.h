@@ -122,5 +122,8 @@ typedef struct slot_best {
     slot_trials tried; /* freed with slot_trials_fini */
 } slot_best;
 dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best);
+/* Whether the best is within a factor of the bound, so that a search may end. An order below the
+ * bound proves the bound wrong, as with times from a busy machine: the search goes on. */
+bool slot_is_enough(const slot_best *best, double bound_ns, double factor);
 
 #endif

@@ -16,16 +16,21 @@
 enum { SAMPLES = 11, LEAST_SAMPLES = 3 };
 static const double most_seconds = 60;
 
+/* TUNING: rounds of samples, where times show that something else uses the machine. Of each
+ * operator and pair the quietest round counts. */
+enum { MOST_ROUNDS = 4 };
+
 typedef struct measuring {
     dh_job job;           /* its vocabulary known */
     dh_run shared;        /* job, tokenizer, dataset */
     dh_probe_job *probes; /* [n_probes]: with the operators of every strategy */
     size_t n_probes;
     const dh_profile_options *options;
-    bool wanted;         /* by this process; the ranks of all measure if one does */
-    bool stores;         /* rank 0, before the others go on */
-    dh_profile *profile; /* facts; filled by rank 0 */
-    bool done;           /* it was */
+    bool wanted;              /* by this process; the ranks of all measure if one does */
+    bool stores;              /* rank 0, before the others go on */
+    dh_profile *profile;      /* facts; filled by rank 0 */
+    bool done;                /* it was */
+    dh_profile_doubts doubts; /* on rank 0: of all rounds together */
 } measuring;
 
 /* One rank at work. */
@@ -37,6 +42,7 @@ typedef struct rank_work {
     dh_progress progress;
     int64_t *ns;   /* [sample][probe][2] */
     size_t n, cap; /* samples */
+    int round;     /* of them, from 0 */
 } rank_work;
 
 static dh_status no_memory(dh_ctx *ctx)
@@ -148,7 +154,7 @@ static dh_status gather(dh_ctx *ctx, const rank_work *w, const int64_t *own, int
 
 /* The program of a rank is known to all: only times had to travel. */
 static dh_status reduce(dh_ctx *ctx, const rank_work *w, const int64_t *counts, const int64_t *all,
-                        dh_program **programs, dh_rank_samples *samples)
+                        dh_program **programs, dh_rank_samples *samples, dh_profile *into)
 {
     for (int64_t r = 0; r < w->ranks->n; r++, all += counts[r - 1]) {
         dh_session_spec spec = w->probe->spec;
@@ -159,22 +165,35 @@ static dh_status reduce(dh_ctx *ctx, const rank_work *w, const int64_t *counts, 
             return dh_fail(ctx, DH_EINTERNAL, "rank %lld measured %lld times, not %zu",
                            (long long)r, (long long)counts[r], 2 * programs[r]->probes.n * w->n);
     }
-    DH_TRY(dh_profile_reduce(ctx, samples, (size_t)w->ranks->n, w->n, w->m->profile));
+    DH_TRY(dh_profile_reduce(ctx, samples, (size_t)w->ranks->n, w->n, into));
     return dh_profile_overheads(ctx, w->session->train, dh_exec_spans(w->session->train_exec),
-                                w->m->profile);
+                                into);
 }
 
 static dh_status make_profile(dh_ctx *ctx, const rank_work *w, const int64_t *counts,
-                              const int64_t *all)
+                              const int64_t *all, dh_profile *into)
 {
     const size_t n = (size_t)w->ranks->n;
     dh_program **programs = calloc(n, sizeof(dh_program *));
     dh_rank_samples *samples = calloc(n, sizeof *samples);
     dh_status st =
-        programs && samples ? reduce(ctx, w, counts, all, programs, samples) : no_memory(ctx);
+        programs && samples ? reduce(ctx, w, counts, all, programs, samples, into) : no_memory(ctx);
     for (size_t r = 0; programs && r < n; r++) dh_program_destroy(programs[r]);
     free(programs);
     free(samples);
+    return st;
+}
+
+/* Of one probe job, to what is known of it from earlier rounds. */
+static dh_status add_round(dh_ctx *ctx, const rank_work *w, const int64_t *counts,
+                           const int64_t *all)
+{
+    dh_profile *own = NULL;
+    dh_status st = DH_OK;
+    if (w->round > 0) st = dh_profile_create(ctx, "measured", &own);
+    if (st == DH_OK) st = make_profile(ctx, w, counts, all, own ? own : w->m->profile);
+    if (st == DH_OK && own) st = dh_profile_keep_quieter(ctx, w->m->profile, own);
+    dh_profile_destroy(own);
     w->m->done = st == DH_OK;
     return st;
 }
@@ -185,7 +204,7 @@ static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
     int64_t *own = transposed(w), *all = NULL;
     int64_t *counts = calloc((size_t)w->ranks->n, sizeof *counts);
     dh_status st = own && counts ? gather(ctx, w, own, counts, &all) : no_memory(ctx);
-    if (st == DH_OK && w->ranks->rank == 0) st = make_profile(ctx, w, counts, all);
+    if (st == DH_OK && w->ranks->rank == 0) st = add_round(ctx, w, counts, all);
     free(own);
     free(all);
     free(counts);
@@ -194,10 +213,25 @@ static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
 
 /* ---- ranks --------------------------------------------------------------------------------- */
 
+/* Once more, while the times show other load. Rank 0 has them all, and decides. */
+static dh_status measure_rounds(dh_ctx *ctx, rank_work *w)
+{
+    unsigned char again = 1;
+    for (w->round = 0; again; w->round++) {
+        w->n = 0;
+        DH_TRY(sample(ctx, w));
+        DH_TRY(gather_profile(ctx, w));
+        if (w->ranks->rank == 0) w->m->doubts = dh_profile_doubt(w->m->profile);
+        again =
+            w->round + 1 < MOST_ROUNDS && w->ranks->rank == 0 && dh_profile_is_noisy(w->m->doubts);
+        DH_TRY(dh_ranks_broadcast(ctx, w->ranks, &again, sizeof again));
+    }
+    return DH_OK;
+}
+
 static dh_status measure_probe_job(dh_ctx *ctx, rank_work *w)
 {
     const measuring *m = w->m;
-    w->n = 0;
     dh_status st = create_session(ctx, w);
     if (st == DH_OK) {
         w->ns = malloc(w->cap * (n_values(w) + 1) * sizeof *w->ns);
@@ -205,9 +239,8 @@ static dh_status measure_probe_job(dh_ctx *ctx, rank_work *w)
     }
     dh_progress_start(&w->progress, 0, (int64_t)w->cap, 0,
                       m->options->quiet || w->ranks->rank != 0);
-    if (st == DH_OK) st = sample(ctx, w);
+    if (st == DH_OK) st = measure_rounds(ctx, w);
     dh_progress_end(&w->progress);
-    if (st == DH_OK) st = gather_profile(ctx, w);
     free(w->ns);
     w->ns = NULL;
     dh_session_destroy(w->session);
@@ -222,6 +255,17 @@ static dh_status store(dh_ctx *ctx, const measuring *m)
     if (st == DH_OK) st = dh_profile_store(ctx, m->profile, path.text);
     dh_str_fini(&path);
     return st;
+}
+
+/* Given up: what cannot be is not used (dh_profile_repair), but more may be wrong. */
+static void tell_doubts(const measuring *m)
+{
+    if (m->options->quiet || !dh_profile_is_noisy(m->doubts)) return;
+    dh_log(DH_LOG_WARN,
+           "profile: after %d rounds %zu of %zu pairs still take less than alone or more than one "
+           "after the other: something else uses this machine. These pairs are not used; measure "
+           "again once it is idle",
+           (int)MOST_ROUNDS, m->doubts.n_doubtful, m->doubts.n_pairs);
 }
 
 static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *place)
@@ -240,6 +284,7 @@ static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *pl
         w.probe = &m->probes[i];
         st = measure_probe_job(ctx, &w);
     }
+    if (st == DH_OK && w.ranks->rank == 0) tell_doubts(m);
     if (st != DH_OK || !m->stores) return st;
     return dh_ranks_agree(ctx, w.ranks, w.ranks->rank == 0 ? store(ctx, m) : DH_OK);
 }
