@@ -196,7 +196,8 @@ typedef struct dh_job {
     double timeout_s;               /* parallel.timeout_s: longest wait for another rank; 0: auto */
     dh_mpi_wait mpi_wait;           /* parallel.mpi_wait: how a rank waits for others */
     dh_gpu_comm gpu_comm;           /* parallel.gpu_comm: how ranks on GPUs communicate */
-    int64_t gpu_comm_sms;           /* parallel.gpu_comm_sms: of a group's calls; 0: auto */
+    int64_t gpu_comm_sms; /* parallel.gpu_comm_sms: of a stream's calls; 0: none are held */
+    bool gpu_comm_search; /* parallel.gpu_comm_search: by simulated steps */
     int64_t nodes, ranks_per_node;  /* topology.*; 0: from the launcher */
     dh_link link_local, link_cross; /* links.local, links.cross */
 
@@ -218,7 +219,8 @@ typedef struct dh_job {
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
-    double overlap_memory; /* overlap.memory: over one strand alone, in blocks' activations; 0: auto */
+    double
+        overlap_memory; /* overlap.memory: over one strand alone, in blocks' activations; 0: auto */
     dh_job_derived derived;
 } dh_job;
 

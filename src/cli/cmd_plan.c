@@ -331,7 +331,7 @@ static void print_streams(const dh_link_choice *c, dh_str *out)
     dh_cli_table table;
     dh_cli_table_begin(&table);
     dh_cli_table_column(&table, "stream", DH_CLI_COLUMN_LEFT);
-    dh_cli_table_column(&table, "holds", DH_CLI_COLUMN_RIGHT);
+    dh_cli_table_column(&table, "best", DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(&table, "full with", DH_CLI_COLUMN_RIGHT);
     dh_cli_table_column(&table, "groups", DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(&table, "tried, steps in ms", DH_CLI_COLUMN_TEXT);
@@ -358,12 +358,22 @@ static dh_status print_links(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
     dh_str text = DH_STR_INIT;
     DH_TRY(dh_resolved_link_sms(ctx, job, &c));
     if (!c.known) return DH_OK;
-    dh_str_printf(&text,
-                  "communicators hold %d of %d processors (%s), and products are planned for the "
-                  "others: %.4g ms a step; with as many as fill every link %.4g",
-                  dh_link_sms_held(&c.sms), c.sms.processors,
-                  c.given ? "parallel.gpu_comm_sms" : "by simulated steps",
-                  (double)c.step_ns * 1e-6, (double)c.full_ns * 1e-6);
+    if (c.held)
+        dh_str_printf(&text,
+                      "communicators hold %d of %d processors (%s), and products are planned for "
+                      "the others: %.4g ms a step; with none held %.4g, with as many as fill every "
+                      "link %.4g",
+                      dh_link_sms_held(&c.sms), c.sms.processors,
+                      c.given ? "parallel.gpu_comm_sms" : "by simulated steps",
+                      (double)c.step_ns * 1e-6, (double)c.none_ns * 1e-6, (double)c.full_ns * 1e-6);
+    else
+        dh_str_printf(&text,
+                      "communicators hold no processors: %.4g ms a step. If they held the best of "
+                      "those below, %d of %d, and products are planned for the others, it would "
+                      "take %.4g%s",
+                      (double)c.step_ns * 1e-6, dh_link_sms_held(&c.sms), c.sms.processors,
+                      (double)c.held_ns * 1e-6,
+                      c.held_ns < c.none_ns ? ": parallel.gpu_comm_search=true takes them" : "");
     dh_str_printf(out, "\n");
     dh_cli_paragraph(out, &text, 0);
     print_streams(&c, out);

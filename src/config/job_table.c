@@ -515,10 +515,13 @@ static const dh_setting settings[] = {
          .help = "device cuda: how ranks communicate. nccl: NCCL on the ranks' streams; device: copies on the "
                  "GPU, for threads that share one; host: through host memory; auto: each group uses the first of "
                  "these that is possible"),
-    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64, .automatic = "the number with the shortest simulated step, from a profile; without a profile 16 on links "
-                                                                               "inside a node, 8 between nodes",
-        .help = "device cuda: most SMs that communication on one stream takes; matrix multiplications are planned "
-                "for the rest"),
+    INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64,
+        .automatic = "none are held: calls take what fills their links, 16 inside a node and 8 between nodes, and "
+                     "matrix multiplications are planned for all",
+        .help = "SMs of a GPU that communication on one stream holds; matrix multiplications are planned for the "
+                "rest"),
+    BOOL("parallel.gpu_comm_search", gpu_comm_search, "false",
+         .help = "hold the number of SMs with the shortest simulated step, or none, by a cluster file or a profile"),
 
     INT("topology.nodes", nodes, "auto", 0, DEGREE_MAX, .automatic = "ranks / ranks_per_node, or 1",
          .help = "number of nodes, each with consecutive ranks"),

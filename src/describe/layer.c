@@ -193,13 +193,15 @@ static dh_status add_links(dh_ctx *ctx, const dh_resolved *job, json_t *document
         if (c.groups[k])
             json_array_append_new(
                 streams,
-                json_pack("{ss si si so so}", "stream", dh_stream_name((dh_stream)k), "holds",
+                json_pack("{ss si si so so}", "stream", dh_stream_name((dh_stream)k), "best",
                           c.sms.of[k], "full_with", c.sms.full[dh_stream_engine((dh_stream)k)],
                           "groups", groups_json(c.groups[k]), "tried", tried_json(&c, k)));
     json_t *links =
-        json_pack("{si si sb sf sf so}", "processors", c.sms.processors, "held",
-                  dh_link_sms_held(&c.sms), "given", c.given, "step_ms", (double)c.step_ns * 1e-6,
-                  "full_step_ms", (double)c.full_ns * 1e-6, "streams", streams);
+        json_pack("{si si sb sf sf sf sf so}", "processors", c.sms.processors, "held",
+                  c.held ? dh_link_sms_held(&c.sms) : 0, "given", c.given, "step_ms",
+                  (double)c.step_ns * 1e-6, "none_held_step_ms", (double)c.none_ns * 1e-6,
+                  "best_held_step_ms", (double)c.held_ns * 1e-6, "full_step_ms",
+                  (double)c.full_ns * 1e-6, "streams", streams);
     return links && json_object_set_new(document, "communicators", links) == 0
                ? DH_OK
                : dh_fail(ctx, DH_ENOMEM, "out of memory explaining communicators");

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "train/recipe.h"
 #include "train/simulation.h"
 
 /* Below what fills a link; the finer, the fewer. */
@@ -15,12 +16,11 @@ static const int numbers[] = {48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
 typedef struct search {
     const dh_resolved *job;
     dh_link_choice *choice;
-    dh_link_sms measured; /* when costs were, without a cluster */
 } search;
 
 /* ---- the device and its streams -------------------------------------------------------------- */
 
-/* A profile of `auto` was measured with calls that fill the links (dh_link_sms_full). */
+/* A profile was measured with what the job gives, held or not (dh_profile_of_job). */
 static bool device_of(const dh_resolved *r, dh_link_sms *sms)
 {
     const dh_device *device = dh_device_find(r->job.device);
@@ -56,6 +56,7 @@ static dh_status find_streams(dh_ctx *ctx, const dh_resolved *job, dh_link_choic
     _Static_assert(DH_N_GROUPS <= 64, "a bit for each");
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
     for (size_t k = 0; k < sim->n_classes; k++) find_groups(sim->ranks[k].program, choice->groups);
+    choice->none_ns = sim->step_ns;
     dh_sim_destroy(sim);
     return DH_OK;
 }
@@ -71,9 +72,7 @@ static dh_status simulate_in(dh_ctx *ctx, dh_arena *arena, const search *s, cons
                              int64_t *step_ns)
 {
     const dh_train_simulation how = {.n_slow_nodes = 0};
-    const dh_link_sms_basis basis = {.plain = s->job->recipe.costs,
-                                     .cluster = s->job->cluster,
-                                     .measured = s->job->cluster ? NULL : &s->measured};
+    const dh_link_sms_basis basis = {.plain = s->job->recipe.costs, .cluster = s->job->cluster};
     const dh_costs *costs;
     dh_sim *sim;
     DH_TRY(dh_link_sms_costs(ctx, arena, &basis, sms, &costs));
@@ -110,7 +109,7 @@ static dh_status choose_stream(dh_ctx *ctx, search *s, int stream)
     dh_link_choice *c = s->choice;
     const int full = full_of(&c->sms, stream), now = c->sms.of[stream];
     int best = now;
-    int64_t best_ns = c->step_ns, step_ns;
+    int64_t best_ns = c->held_ns, step_ns;
     for (size_t i = 0; i < DH_COUNTOF(numbers); i++) {
         if (numbers[i] >= full || numbers[i] == now) continue;
         DH_TRY(try_one(ctx, s, stream, numbers[i], &step_ns));
@@ -119,7 +118,7 @@ static dh_status choose_stream(dh_ctx *ctx, search *s, int stream)
         best_ns = step_ns;
     }
     c->sms.of[stream] = best;
-    c->step_ns = best_ns;
+    c->held_ns = best_ns;
     return DH_OK;
 }
 
@@ -129,34 +128,85 @@ static dh_status choose(dh_ctx *ctx, search *s)
     int n_streams = 0;
     for (int k = 0; k < DH_N_STREAM; k++) n_streams += c->groups[k] != 0;
     for (int round = 0; round < DH_MIN(n_streams, 2); round++) {
-        const int64_t before = c->step_ns;
+        const int64_t before = c->held_ns;
         for (int k = 0; k < DH_N_STREAM; k++)
             if (c->groups[k]) DH_TRY(choose_stream(ctx, s, k));
-        if (c->step_ns == before) break;
+        if (c->held_ns == before) break;
     }
     return DH_OK;
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */
 
-dh_status dh_resolved_link_sms(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *choice)
+/* A number that is given holds for all streams. By a profile, times are already those with it. */
+static dh_status use_given(dh_ctx *ctx, search *s)
 {
-    *choice = (dh_link_choice){.given = job->job.gpu_comm_sms > 0};
-    dh_link_choice *c = choice;
+    dh_link_choice *c = s->choice;
+    for (int k = 0; k < DH_N_STREAM; k++)
+        if (c->groups[k]) c->sms.of[k] = (int)s->job->job.gpu_comm_sms;
+    c->held_ns = c->none_ns;
+    return s->job->cluster ? step_of(ctx, s, &c->sms, &c->held_ns) : DH_OK;
+}
+
+static dh_status find(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *c)
+{
+    *c = (dh_link_choice){.given = job->job.gpu_comm_sms > 0};
     search s = {.job = job, .choice = c};
     if (!device_of(job, &c->sms)) return DH_OK;
     DH_TRY(find_streams(ctx, job, c));
     for (int k = 0; k < DH_N_STREAM; k++)
         if (c->groups[k]) c->sms.of[k] = full_of(&c->sms, k);
-    s.measured = c->sms;
     DH_TRY(step_of(ctx, &s, &c->sms, &c->full_ns));
-    c->step_ns = c->full_ns;
+    c->held_ns = c->full_ns;
+    DH_TRY(c->given ? use_given(ctx, &s) : choose(ctx, &s));
+    c->held = c->given || (job->job.gpu_comm_search && c->held_ns < c->none_ns);
+    c->step_ns = c->held ? c->held_ns : c->none_ns;
     c->known = true;
-    if (!c->given) return choose(ctx, &s);
-    for (int k = 0; k < DH_N_STREAM; k++)
-        if (c->groups[k]) c->sms.of[k] = (int)job->job.gpu_comm_sms;
-    if (!job->cluster) s.measured = c->sms; /* a profile is one of this number */
-    return step_of(ctx, &s, &c->sms, &c->step_ns);
+    return DH_OK;
+}
+
+dh_status dh_resolved_link_sms(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *choice)
+{
+    const dh_train_simulation how = {.n_slow_nodes = 0};
+    dh_sim *sim;
+    if (!job->links) return find(ctx, job, choice);
+    *choice = *job->links;
+    /* Since the choice the job has orders for it, and all else that was left open. */
+    DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
+    choice->step_ns = sim->step_ns;
+    *(choice->held ? &choice->held_ns : &choice->none_ns) = sim->step_ns;
+    dh_sim_destroy(sim);
+    return DH_OK;
+}
+
+static dh_status note(dh_ctx *ctx, dh_resolved *r, const dh_link_choice *c)
+{
+    dh_str text = DH_STR_INIT;
+    if (c->held)
+        dh_link_choice_print(c, &text);
+    else
+        dh_str_printf(&text, "none");
+    const dh_status st =
+        dh_resolved_note(ctx, r, "processors held", text.text ? text.text : "",
+                         c->given ? "parallel.gpu_comm_sms; a step of %.3f ms, with none held %.3f"
+                                  : "by simulated steps: %.3f ms, with none held %.3f",
+                         (double)c->step_ns * 1e-6, (double)c->none_ns * 1e-6);
+    dh_str_fini(&text);
+    return st;
+}
+
+dh_status dh_resolved_hold(dh_ctx *ctx, dh_resolved *r)
+{
+    if (r->job.gpu_comm_sms == 0 && !r->job.gpu_comm_search) return DH_OK;
+    dh_link_choice *c = DH_NEW(r->arena, dh_link_choice);
+    if (!c) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing processors");
+    DH_TRY(find(ctx, r, c));
+    if (!c->known) return DH_OK;
+    const dh_link_sms_basis basis = {.plain = r->recipe.costs, .cluster = r->cluster};
+    if (c->held && (r->cluster || !c->given))
+        DH_TRY(dh_link_sms_costs(ctx, r->arena, &basis, &c->sms, &r->recipe.costs));
+    r->links = c;
+    return note(ctx, r, c);
 }
 
 void dh_link_groups_print(uint64_t groups, dh_str *out)

@@ -247,7 +247,7 @@ static void gpu_comm_text(const dh_job *job, char *text)
         snprintf(text, TEXT_BYTES, "%s, %lld processors", names[job->gpu_comm],
                  (long long)job->gpu_comm_sms);
     else
-        snprintf(text, TEXT_BYTES, "%s", names[job->gpu_comm]);
+        snprintf(text, TEXT_BYTES, "%s, no processors held", names[job->gpu_comm]);
 }
 
 static void ranks_text(const dh_job *job, char *text)

@@ -69,6 +69,12 @@ dh_status dh_resolved_fuse(dh_ctx *ctx, dh_resolved *resolved);
  * errors    DH_ENOMEM */
 dh_status dh_resolved_order_memory(dh_ctx *ctx, dh_resolved *resolved);
 
+/* ---- link_sms.c: parallel.gpu_comm_sms, gpu_comm_search ---------------------------------------- */
+/* Of a job with its schedule: its costs become those with the processors that its communicators
+ * hold. Whatever reads the recipe then goes by them: plans, simulations, searches and runs.
+ * errors    those of dh_resolved_link_sms */
+dh_status dh_resolved_hold(dh_ctx *ctx, dh_resolved *resolved);
+
 /* ---- split.c: parallel.layer_split: auto ------------------------------------------------------ */
 /* Of a job with its strategy and schedule: layers of each virtual stage, where that is open, by
  * simulated steps. A schedule that is placed by times is placed again. Deterministic: ranks agree.

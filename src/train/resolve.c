@@ -191,6 +191,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_costs(ctx, r));
     DH_TRY(decide(ctx, r));
     DH_TRY(find_schedule(ctx, r));
+    DH_TRY(dh_resolved_hold(ctx, r));
     DH_TRY(dh_resolved_order_memory(ctx, r));
     DH_TRY(dh_resolved_split(ctx, r));
     return strategy->searches ? dh_resolved_fuse(ctx, r) : DH_OK;

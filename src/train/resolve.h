@@ -34,6 +34,7 @@ typedef struct dh_fusions {
 /* A job, resolved: what checking, planning, training and simulating it go by. Made once, then
  * read only. Borrows the job's strings and the cluster; owns the rest. */
 typedef struct dh_resolved dh_resolved;
+typedef struct dh_link_choice dh_link_choice; /* link_sms.h */
 struct dh_resolved {
     dh_job job; /* with vocabulary and strategy filled in */
     dh_recipe recipe;
@@ -45,6 +46,8 @@ struct dh_resolved {
     dh_profile *profile;         /* that its costs rest on; NULL: estimates, or a cluster's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     const dh_fusions *fusions;   /* likewise, of the optimizer */
+    const dh_link_choice *links; /* processors that the job's communicators hold, where it says that
+                                  * or has it searched; the recipe's costs have them */
     dh_arena *arena;
     dh_arena *strategies; /* NULL, or owns a strategy without a row that strategy=auto made */
     /* With data.packing=group, of each group of lengths: its job, and of these the recipes. */

@@ -89,20 +89,18 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     return heed_stop(ctx);
 }
 
-/* Used if the device communicates by itself and a profile has the times of that. A stream must hold
- * the same number on all ranks. */
+/* A stream must hold the same number on all ranks. */
 static dh_status hold_processors(dh_ctx *ctx, const training *t, dh_launch *launch)
 {
-    dh_link_choice choice;
+    const dh_link_choice *choice = t->resolved->links;
     dh_str text = DH_STR_INIT;
-    if (t->resolved->job.gpu_comm_sms > 0) return DH_OK;
-    DH_TRY(dh_resolved_link_sms(ctx, t->resolved, &choice));
-    if (!choice.known) return DH_OK;
-    for (int s = 0; s < DH_N_STREAM; s++) launch->link_sms[s] = choice.sms.of[s];
-    dh_link_choice_print(&choice, &text);
+    if (!choice || !choice->held || choice->given)
+        return DH_OK; /* given: since dh_launch_prepare */
+    for (int s = 0; s < DH_N_STREAM; s++) launch->link_sms[s] = choice->sms.of[s];
+    dh_link_choice_print(choice, &text);
     if (!text.failed && text.text) {
         if (!launch->quiet)
-            dh_log(DH_LOG_INFO, "communicators hold of %d processors: %s", choice.sms.processors,
+            dh_log(DH_LOG_INFO, "communicators hold of %d processors: %s", choice->sms.processors,
                    text.text);
         if (dh_launched_ranks() > 0)
             dh_str_printf(&launch->facts, "processors of communicators: %s\n", text.text);

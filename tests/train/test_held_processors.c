@@ -46,12 +46,47 @@ static int64_t step_with(const held *h, int stream, int n)
     const dh_costs *costs;
     dh_sim *sim;
     sms.of[stream] = n;
+    assert_null(h->resolved->links);
     assert_ok(&ctx, dh_link_sms_costs(&ctx, arena, &basis, &sms, &costs));
     assert_ok(&ctx, dh_train_simulate_on(&ctx, h->resolved, &how, costs, &sim));
     const int64_t step_ns = sim->step_ns;
     dh_sim_destroy(sim);
     dh_arena_destroy(arena);
     return step_ns;
+}
+
+/* As every command simulates the job. */
+static int64_t plain_step(const held *h)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_train_simulation how = {.n_slow_nodes = 0};
+    dh_sim *sim;
+    assert_ok(&ctx, dh_train_simulate(&ctx, h->resolved, &how, &sim));
+    const int64_t step_ns = sim->step_ns;
+    dh_sim_destroy(sim);
+    return step_ns;
+}
+
+/* What a search finds is the job's setting: its step is the one that simulations have. */
+static void what_is_searched_is_the_jobs(void **state)
+{
+    static const char *const jobs[] = {
+        "parallel: {tp: 2, gpu_comm_search: true}\nstrategy: dhelix\n",
+        "parallel: {tp: 8, gpu_comm_search: true}\n"};
+    for (size_t i = 0; i < DH_COUNTOF(jobs); i++) {
+        held h;
+        choose("h100", jobs[i], &h);
+        const dh_link_choice *c = &h.choice;
+        assert_true(c->known && !c->given && h.resolved->links);
+        assert_int_equal(h.resolved->links->held,
+                         h.resolved->links->held_ns < h.resolved->links->none_ns);
+        if (c->held) assert_non_null(strstr(h.resolved->recipe.costs->name, "held"));
+        assert_int_equal(plain_step(&h), c->step_ns);
+        print_message("  %s: %.4g ms, none held %.4g, held %.4g\n", jobs[i],
+                      (double)c->step_ns * 1e-6, (double)c->none_ns * 1e-6,
+                      (double)c->held_ns * 1e-6);
+        drop(&h);
+    }
 }
 
 static void no_number_that_was_tried_is_better(void **state)
@@ -64,16 +99,18 @@ static void no_number_that_was_tried_is_better(void **state)
         choose("h100", jobs[i], &h);
         const dh_link_choice *c = &h.choice;
         assert_true(c->known && !c->given && c->n_tried > 0);
-        assert_true(c->step_ns <= c->full_ns);
+        assert_true(c->held_ns <= c->full_ns);
+        assert_true(!c->held && c->step_ns == c->none_ns);
+        assert_int_equal(plain_step(&h), c->step_ns);
         int n_streams = 0;
         for (int k = 0; k < DH_N_STREAM; k++) {
             assert_int_equal(c->sms.of[k] > 0, c->groups[k] != 0);
             if (!c->groups[k]) continue;
             n_streams++;
             assert_true(c->sms.of[k] <= c->sms.full[dh_stream_engine((dh_stream)k)]);
-            assert_int_equal(step_with(&h, k, c->sms.of[k]), c->step_ns);
+            assert_int_equal(step_with(&h, k, c->sms.of[k]), c->held_ns);
         }
-        for (size_t t = 0; t < c->n_tried; t++) assert_true(c->tried[t].step_ns >= c->step_ns);
+        for (size_t t = 0; t < c->n_tried; t++) assert_true(c->tried[t].step_ns >= c->held_ns);
         print_message("  %zu: %d of %d held, %.4g ms, %.4g ms with links full, %zu tried\n", i,
                       dh_link_sms_held(&c->sms), c->sms.processors, (double)c->step_ns * 1e-6,
                       (double)c->full_ns * 1e-6, c->n_tried);
@@ -90,7 +127,7 @@ static void hidden_calls_hold_fewer(void **state)
     choose("h100", "parallel: {tp: 2}\nstrategy: dhelix\n", &hidden);
     choose("h100", "parallel: {tp: 8}\nstrategy: sequential\n", &waited);
     assert_true(hidden.choice.sms.of[DH_STREAM_LOCAL] < 16);
-    assert_true(hidden.choice.step_ns < hidden.choice.full_ns);
+    assert_true(hidden.choice.held_ns < hidden.choice.full_ns);
     assert_true(waited.choice.sms.of[DH_STREAM_LOCAL] > hidden.choice.sms.of[DH_STREAM_LOCAL]);
     drop(&waited);
     drop(&hidden);
@@ -103,7 +140,13 @@ static void the_job_may_say_it(void **state)
     assert_true(h.choice.known && h.choice.given);
     assert_int_equal(h.choice.n_tried, 0);
     assert_int_equal(h.choice.sms.of[DH_STREAM_LOCAL], 3);
-    assert_int_equal(step_with(&h, DH_STREAM_LOCAL, 3), h.choice.step_ns);
+    assert_true(h.choice.held);
+    assert_int_equal(plain_step(&h), h.choice.step_ns);
+    held none;
+    choose("h100", "parallel: {tp: 4}\n", &none);
+    assert_int_equal(step_with(&none, DH_STREAM_LOCAL, 3), h.choice.step_ns);
+    assert_int_equal(plain_step(&none), h.choice.none_ns);
+    drop(&none);
     dh_str text = DH_STR_INIT;
     dh_link_choice_print(&h.choice, &text);
     assert_non_null(strstr(text.text, "local 3 (tp"));
@@ -133,6 +176,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_number_that_was_tried_is_better),
+        cmocka_unit_test(what_is_searched_is_the_jobs),
         cmocka_unit_test(hidden_calls_hold_fewer),
         cmocka_unit_test(the_job_may_say_it),
         cmocka_unit_test(nothing_is_said_where_nothing_is_known),

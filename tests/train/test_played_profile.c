@@ -66,17 +66,20 @@ static void communicators_hold_what_a_profile_says(void **state)
     dh_resolved *resolved;
     dh_link_choice choice;
     run_curve curve;
-    snprintf(settings, sizeof settings, JOB "profile=%s", profile_path);
+    snprintf(settings, sizeof settings, JOB "profile=%s parallel.gpu_comm_search=true",
+             profile_path);
     assert_ok(&ctx, run_parse(&ctx, RUN_GPT2, settings, out, &job));
     assert_ok(&ctx, dh_job_resolve(&ctx, job, &quiet, &resolved));
     assert_ok(&ctx, dh_resolved_link_sms(&ctx, resolved, &choice));
     assert_true(choice.known && choice.sms.processors == 132 && choice.n_tried > 0);
-    assert_true(choice.step_ns <= choice.full_ns);
+    assert_true(choice.held_ns <= choice.full_ns);
     run_curve_of(RUN_GPT2, settings, out, &curve);
-    assert_int_equal(dh_host_last_product().sms, 132 - dh_link_sms_held(&choice.sms));
+    assert_int_equal(dh_host_last_product().sms,
+                     choice.held ? 132 - dh_link_sms_held(&choice.sms) : 0);
     bool is_one = false;
-    for (int s = 0; s < DH_N_STREAM; s++) is_one |= choice.sms.of[s] == dh_host_last_ctas();
-    assert_true(is_one);
+    for (int s = 0; choice.held && s < DH_N_STREAM; s++)
+        is_one |= choice.sms.of[s] == dh_host_last_ctas();
+    assert_true(is_one || !choice.held);
     dh_resolved_destroy(resolved);
     dh_job_destroy(job);
     dh_host_take_trouble(text);

@@ -113,8 +113,8 @@ typedef struct dh_comm_config {
     int64_t max_message_bytes; /* mpi: larger messages travel in parts; default 1 GiB */
     /* For devices that communicate on streams of their own, in addition to this world. */
     dh_comm_links links;
-    /* Processors of a device that calls of each stream take at most, by dh_stream; 0: as many as
-     * fill its link. Borrowed; NULL: all 0. */
+    /* Processors of a device that calls of each stream take hold, by dh_stream; 0: they hold none, and
+     * take as many as fill their link. Borrowed; NULL: all 0. */
     const int *link_sms;
     dh_comm_hook hook;
     void *hook_user;

@@ -52,6 +52,7 @@ typedef struct cuda_link {
     dh_comm *comm;
     ncclComm_t at;
     int gpu, stream, sms, me, n;
+    bool holds;
     pthread_mutex_t lock; /* of what follows */
     bool aborted;
 } cuda_link;
@@ -142,7 +143,7 @@ static dh_status compare_gpus(dh_ctx *ctx, const dh_slab *slab, const dh_devlink
 /* One more, or one less. */
 static void hold(const cuda_link *l, int more)
 {
-    if (l->gpu < 0 || l->gpu >= DH_CUDA_MOST_GPUS) return;
+    if (!l->holds || l->gpu < 0 || l->gpu >= DH_CUDA_MOST_GPUS) return;
     pthread_mutex_lock(&held_lock);
     n_held[l->gpu][l->stream][DH_MIN(l->sms, (int)DH_LINK_SMS_MOST)] += more;
     pthread_mutex_unlock(&held_lock);
@@ -216,6 +217,7 @@ static dh_status link_create(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_
                      .gpu = cuda_gpu_of(slab),
                      .stream = spec->stream,
                      .sms = spec->sms,
+                     .holds = spec->holds,
                      .me = dh_comm_group_index(spec->group),
                      .n = spec->n};
     pthread_mutex_init(&l->lock, NULL);

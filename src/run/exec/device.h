@@ -127,6 +127,7 @@ typedef struct dh_devlink_spec {
     dh_engine wire;
     dh_comm_pace pace; /* pace of the wire; none: unpaced */
     int sms;           /* processors that its calls take at most; 0: as many as they like */
+    bool holds;        /* they are its own: GEMMs are planned for the others */
     bool spares;       /* these are fewer than fill its wires: it is to be sparing of them */
 } dh_devlink_spec;
 

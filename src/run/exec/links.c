@@ -324,9 +324,14 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
 /* ---- links ------------------------------------------------------------------------------------
  */
 
+static bool holds(const dh_comm_config *config, dh_stream stream)
+{
+    return config->link_sms && config->link_sms[stream] > 0;
+}
+
 static int sms_of(const dh_comm_config *config, dh_stream stream)
 {
-    if (config->link_sms && config->link_sms[stream] > 0) return config->link_sms[stream];
+    if (holds(config, stream)) return config->link_sms[stream];
     return dh_link_sms_full(dh_stream_engine(stream));
 }
 
@@ -366,6 +371,7 @@ static dh_status create_link(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, dh_str
                                   .wire = wire,
                                   .pace = config->pace[wire],
                                   .sms = sms,
+                                  .holds = holds(config, stream),
                                   .spares = sms < dh_link_sms_full(wire)};
     for (size_t i = 0; e->device->links[i] && !e->links[kind]; i++)
         if (is_wanted(config, e->device->links[i]))
