@@ -380,6 +380,28 @@ static dh_status print_links(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
     return DH_OK;
 }
 
+/* ---- a layer and the step ------------------------------------------------------------------- */
+
+/* Both shares by one definition (docs/explain/hidden-time.md), and why they differ. */
+static dh_status print_shares(dh_ctx *ctx, const dh_layer_plan *l, const dh_sim *sim, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    dh_slot_timing t = {0};
+    const dh_timeline step = dh_train_mean_times(sim);
+    DH_TRY(dh_slot_time(ctx, l->slot, l->order, &t));
+    if (t.communication_ns <= 0) return DH_OK;
+    dh_str_printf(&text,
+                  "hidden: %.1f %% of this layer's communication, %.1f %% of all in the simulated "
+                  "step. A slot of the step has all layers of its stage, ordered together. Slots "
+                  "with one strand hide little: those of first forwards and last backwards. "
+                  "Transfers between stages, gradients and parameters count in the step alone",
+                  100 * (1 - t.exposed_ns / t.communication_ns),
+                  100 * dh_timeline_hidden_share(&step));
+    dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 0);
+    return DH_OK;
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim, dh_layer_plan *l,
@@ -390,6 +412,7 @@ static dh_status explain(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
     dh_str_printf(out, "\n");
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(dh_slot_draw(ctx, l->slot, l->order, l->ordering.policy->name, out));
+    DH_TRY(print_shares(ctx, l, sim, out));
     dh_str_printf(out, "\n");
     DH_TRY(dh_cargo_print_slots(ctx, sim, out));
     DH_TRY(print_frontier(ctx, job, out));

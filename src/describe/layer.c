@@ -3,6 +3,7 @@
 
 #include "describe/cargo.h"
 #include "train/link_sms.h"
+#include "train/simulation.h"
 
 /* The first of the kind that most layers are of. */
 static int64_t usual_layer(const dh_model *m)
@@ -218,6 +219,8 @@ static dh_status add_explained(dh_ctx *ctx, const dh_resolved *job, const dh_sim
     DH_TRY(list_operators(ctx, l, operators));
     DH_TRY(dh_cargo_slots_json(ctx, sim, &traffic));
     json_object_set_new(document, "traffic", traffic);
+    const dh_timeline step = dh_train_mean_times(sim);
+    json_object_set_new(document, "step_hidden_share", json_real(dh_timeline_hidden_share(&step)));
     DH_TRY(add_frontier(ctx, job, document));
     return add_links(ctx, job, document);
 }

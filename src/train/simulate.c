@@ -67,7 +67,7 @@ static dh_status write_trace(dh_ctx *ctx, const dh_sim_rank *rank, const char *d
 }
 
 /* Mean over all ranks, as `dhelix simulate` prints it. All fields are nanoseconds. */
-static dh_timeline mean_times(const dh_sim *sim)
+dh_timeline dh_train_mean_times(const dh_sim *sim)
 {
     enum { N = sizeof(dh_timeline) / sizeof(int64_t) };
     _Static_assert(sizeof(dh_timeline) == N * sizeof(int64_t), "fields of one type");
@@ -96,7 +96,7 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
         step_s > 0 ? (double)sim->tokens / step_s : 0.0, "slab_peak_bytes", (json_int_t)peak);
     if (object && planned > 0)
         json_object_set_new(object, "slab_planned_bytes", json_integer((json_int_t)planned));
-    const dh_timeline times = mean_times(sim);
+    const dh_timeline times = dh_train_mean_times(sim);
     if (object) dh_times_summarize(&times, object);
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", dir);

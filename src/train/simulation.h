@@ -46,6 +46,9 @@ dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *tria
 dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_train_simulation *how,
                                const dh_costs *costs, dh_sim **sim);
 
+/* Times of a step, means over all ranks. */
+dh_timeline dh_train_mean_times(const dh_sim *sim);
+
 /* Memory that the job's system would need.
  * out       memory [sim->n_classes], in the simulation's arena; NULL: the system is ours
  * errors    DH_ENOMEM */
