@@ -129,8 +129,7 @@ static double vector_bytes(const dh_graph *g, const dh_op *op)
     const uint32_t ends[] = {op->in[0], op->out[0]};
     double bytes = 0;
     for (int i = 0; i < 2; i++)
-        if (ends[i] != DH_NONE)
-            bytes = DH_MAX(bytes, (double)dh_op_travel_bytes(g, op, ends[i]));
+        if (ends[i] != DH_NONE) bytes = DH_MAX(bytes, (double)dh_op_travel_bytes(g, op, ends[i]));
     return op->type == DH_OP_ALL_TO_ALL_ROWS ? dh_op_bytes(g, op) / 2 : bytes;
 }
 

@@ -161,8 +161,7 @@ static void print_matrix(dh_str *out, const dh_profile *p)
         "1: the shorter is hidden; 0: nothing gained; below: contention; \".\": one stream, "
         "one after the other",
         0, dh_cli_columns());
-    if (n_unusual > 0)
-        dh_str_printf(out, "\"!\": outside [-1, 1]: %d\n", n_unusual);
+    if (n_unusual > 0) dh_str_printf(out, "\"!\": outside [-1, 1]: %d\n", n_unusual);
 }
 
 static void print_list(dh_str *out, const char *title, const char *const *at, size_t n)

@@ -57,8 +57,8 @@ extern "C" {
     X(SHARDED_GRADIENTS, "sharded-gradients",                                                      \
       "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
     X(HALF_GRADIENTS, "half-gradients",                                                            \
-      "gradients are kept in the type of train.dtype, and reduced in it, as with "                   \
-      "parallel.grad_dtype=compute")          \
+      "gradients are kept in the type of train.dtype, and reduced in it, as with "                 \
+      "parallel.grad_dtype=compute")                                                               \
     X(MATRIX_COLLECTIVES, "matrix-collectives",                                                    \
       "zero 3: a block's parameters are gathered, and its gradients reduced, in as many messages " \
       "as it has matrices, not in one")                                                            \

@@ -46,12 +46,12 @@ typedef struct plan {
         adapters_graphs[DH_N_LAYER_KINDS];
     /* Without and with sums of routers; by link and direction. */
     uint32_t send_graph[2][4], recv_graph[2][4];
-    unsigned char *loaded;                 /* by micro-batch */
-    DH_VEC(uint32_t) releases;             /* of gathered parameters, in order */
-    size_t n_gathers;                      /* that have been emitted, of buckets */
-    size_t n_ahead;                        /* blocks of the next slot that are gathered already */
-    int n_strands;                         /* strands of the emitted slot */
-    plan_items held; /* reductions that wait until what their slot made is on its way */
+    unsigned char *loaded;     /* by micro-batch */
+    DH_VEC(uint32_t) releases; /* of gathered parameters, in order */
+    size_t n_gathers;          /* that have been emitted, of buckets */
+    size_t n_ahead;            /* blocks of the next slot that are gathered already */
+    int n_strands;             /* strands of the emitted slot */
+    plan_items held;           /* reductions that wait until what their slot made is on its way */
     struct {
         uint32_t place; /* behind whose backward they came; DH_NONE: there are none */
         dh_sums which;

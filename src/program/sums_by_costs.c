@@ -59,8 +59,8 @@ static dh_status is_shorter(dh_ctx *ctx, const dh_reducer *r, dh_group_kind grou
         [DH_SHARED_GATHER] = {2,
                               {{DH_OP_ALL_GATHER, s->cross, shard, slice, 1},
                                {DH_OP_ALL_GATHER, s->local, shard, block, s->n_nodes}}}};
-    const dh_dtype dtype = what == DH_SHARED_GATHER ? r->spec->recipe.dtype
-                                                     : r->spec->recipe.grad_dtype;
+    const dh_dtype dtype =
+        what == DH_SHARED_GATHER ? r->spec->recipe.dtype : r->spec->recipe.grad_dtype;
     double whole_ns, stages_ns;
     DH_TRY(add_time(ctx, r, &whole[what], dtype, &whole_ns));
     DH_TRY(add_time(ctx, r, &stages[what], dtype, &stages_ns));

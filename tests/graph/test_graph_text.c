@@ -92,7 +92,8 @@ static void the_optimizer_reads_back(void **state)
     assert_ok(&ctx, dh_graph_build_norm_link(&ctx, true, &graphs[7]));
     assert_ok(&ctx, dh_graph_build_reductions(&ctx, sums, DH_COUNTOF(sums), &graphs[1]));
     assert_ok(&ctx, dh_graph_build_link(&ctx, true, DH_GROUP_PP, 64, 32, DH_F32, 0, &graphs[2]));
-    assert_ok(&ctx, dh_graph_build_link(&ctx, false, DH_GROUP_PP_BACK, 64, 32, DH_F32, 8, &graphs[3]));
+    assert_ok(&ctx,
+              dh_graph_build_link(&ctx, false, DH_GROUP_PP_BACK, 64, 32, DH_F32, 8, &graphs[3]));
     assert_ok(&ctx, dh_graph_build_gather(&ctx, &gather, &graphs[4]));
     for (size_t i = 0; i < DH_COUNTOF(graphs); i++) {
         assert_ok(&ctx, dh_graph_check(&ctx, graphs[i]));

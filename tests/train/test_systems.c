@@ -77,7 +77,7 @@ static const char data[] = GPT TRAIN "}\nparallel: {dp: 16}\n";
 
 #define EXPERTS                                                                                    \
     "model: {family: mixtral, " SIZES ", n_kv_heads: 4, ffn_width: 1024, n_experts: 32, top_k: "   \
-                                      "4}\n"
+    "4}\n"
 static const char experts[] = EXPERTS TRAIN "}\nparallel: {dp: 8, ep: 8}\n";
 static const char far_experts[] = EXPERTS TRAIN "}\nparallel: {dp: 16, ep: 16}\n";
 static const char cut_experts[] = EXPERTS TRAIN "}\nparallel: {tp: 4, dp: 8, ep: 8}\n";
