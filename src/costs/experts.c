@@ -125,7 +125,7 @@ static const extra extras[DH_N_OP_TYPE] = {
 
 /* Calibrated: moe-folding, its rows of Mixtral 8x22B and Qwen2: what a small kernel takes on H100
  * with the gap before it, where a cluster's kernel_us is the shortest kernel alone. */
-#define SMALL_KERNEL_GAP_NS 3e3
+#define SMALL_KERNEL_GAP_NS 8e3
 
 static double small_ns(const dh_cluster *c, double kernels)
 {
