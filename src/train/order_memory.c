@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/recipe.h"
 #include "train/room.h"
 #include "train/simulation.h"
@@ -107,7 +108,7 @@ dh_status dh_resolved_order_memory(dh_ctx *ctx, dh_resolved *r)
 {
     double bytes;
     const double room = room_of(r);
-    dh_ctx own = DH_CTX_INIT;
+    dh_ctx own = dh_ctx_like(ctx);
     if (r->job.overlap_memory > 0 || !r->recipe.ordering.policy->limits) return DH_OK;
     if (r->job.ranks == 1) { /* nothing to hide */
         r->recipe.ordering.options.memory_blocks = DH_ORDER_BLOCKS;
@@ -117,7 +118,7 @@ dh_status dh_resolved_order_memory(dh_ctx *ctx, dh_resolved *r)
         return keep_usual(ctx, r, "several meshes share a device: data.packing=group");
     if (room <= 0) return keep_usual(ctx, r, "the memory of a device is not known");
     const dh_status st = find_limit(&own, r, room, &bytes);
-    if (st == DH_ENOMEM) return dh_fail(ctx, st, "%s", own.message);
+    if (st == DH_ENOMEM || st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", own.message);
     if (st != DH_OK) return keep_usual(ctx, r, "its step cannot be simulated");
     r->recipe.ordering.options.memory_bytes = bytes;
     return note_limit(ctx, r, room, bytes);
