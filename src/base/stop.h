@@ -4,7 +4,7 @@
  * Every loop that may take longer than a second calls dh_heed_stop, in steps of some milliseconds:
  * a slot of a schedule, a buffer of a file, an event of a simulation. It costs a load. A function
  * that gives other threads contexts of their own, or tries something in one, makes them with
- * dh_ctx_like. What may be tried in another way after a failure may not after this one. */
+ * dh_ctx_like. Nothing is tried again, or in another way, after DH_EINTERRUPTED. */
 #ifndef DH_BASE_STOP_H
 #define DH_BASE_STOP_H
 
