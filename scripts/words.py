@@ -21,18 +21,18 @@ def cell(text):
 
 
 def here(row):
-    span = f"`{row['here']}`" if row["here"] != "-" else ""
-    return cell(f"{span}{': ' if span and row['note'] else ''}{row['note']}")
+    setting, _, note = row["doc"].partition("; ")
+    return cell(f"`{setting}`{': ' if note else ''}{note}")
 
 
 def table(rows):
     lines = ["| flag | here |", "|---|---|"]
     lines += [f"| `{row['name']}` | {here(row)} |" for row in rows if row["effect"] in ("set", "with")]
-    lines += [f"| `{row['name']}` | cannot be expressed: {cell(row['note'])} |" for row in rows if row["effect"] == "cannot"]
+    lines += [f"| `{row['name']}` | cannot be expressed: {cell(row['doc'])} |" for row in rows if row["effect"] == "cannot"]
     idle = {}
     for row in rows:
         if row["effect"] == "none":
-            idle.setdefault(row["note"], []).append(f"`{row['name']}`")
+            idle.setdefault(row["doc"], []).append(f"`{row['name']}`")
     lines += [f"| {', '.join(names)} | changes nothing in a step: {cell(note)} |" for note, names in idle.items()]
     return "\n".join(lines) + "\n"
 

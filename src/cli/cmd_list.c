@@ -277,6 +277,13 @@ static json_t *list_systems(void)
     return rows;
 }
 
+/* The setting here, then "; " and what there is to say. */
+static json_t *flag_doc(const dh_flag *flag)
+{
+    const char *here = flag->here ? flag->here : "", *note = flag->note ? flag->note : "";
+    return json_sprintf("%s%s%s", here, *here && *note ? "; " : "", note);
+}
+
 static json_t *list_flags(void)
 {
     json_t *rows = json_array();
@@ -284,11 +291,10 @@ static json_t *list_flags(void)
         size_t n;
         const dh_flag *flags = dh_flags((dh_project)p, &n);
         for (size_t i = 0; i < n; i++)
-            json_array_append_new(rows, json_pack("{ss ss ss ss ss ss}", "name", flags[i].name,
-                                                  "project", dh_project_names[p], "section",
-                                                  flags[i].section, "effect", flags[i].effect,
-                                                  "here", flags[i].here ? flags[i].here : "-",
-                                                  "note", flags[i].note ? flags[i].note : ""));
+            json_array_append_new(rows,
+                                  json_pack("{ss ss ss ss so}", "name", flags[i].name, "project",
+                                            dh_project_names[p], "section", flags[i].section,
+                                            "effect", flags[i].effect, "doc", flag_doc(&flags[i])));
     }
     return rows;
 }

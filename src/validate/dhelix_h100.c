@@ -83,8 +83,8 @@ dh_status dh_validate_dhelix_h100_visible(dh_ctx *ctx, dh_validation *v)
 static const struct {
     const char *system, *sets;
 } largest[] = {
-    {"Megatron-LM", "system=megatron-core+half-gradients parallel.zero1=false train.batch=32"},
-    {"DHelix", "system=megatron-dhelix+half-gradients strategy=dhelix-paper parallel.zero1=false "
+    {"Megatron-LM", "system=megatron-core+half-gradients parallel.zero=0 train.batch=32"},
+    {"DHelix", "system=megatron-dhelix+half-gradients strategy=dhelix-paper parallel.zero=0 "
                "train.batch=32"},
     {"Bidirectional", "system=megatron-dhelix+half-gradients strategy=list "
                       "parallel.schedule=bidirectional parallel.dp=1 train.batch=8"},

@@ -17,6 +17,7 @@ static double estimate_ns(dh_op_type type, int64_t n_in, int64_t n_out)
                             {.dtype = DH_F32, .ndim = 1, .shape = {n_out}, .base = DH_NONE}};
     dh_op op;
     memset(&op, 0xff, sizeof op);
+    op.wire = 0;
     op.type = type;
     op.phase = DH_PHASE_F;
     op.group = DH_GROUP_TP;

@@ -322,7 +322,7 @@ static void buffer_behind_the_slab_is_found(void **state)
     dh_program *p = build("stories260K", DH_MODE_TRAIN, DH_F32, 1);
     p->slab_bytes -= 1;
     assert_int_equal(dh_program_verify(&ctx, p), DH_EVERIFY);
-    assert_non_null(strstr(ctx.message, "behind the slab"));
+    assert_non_null(strstr(ctx.message, "after the end of the slab"));
     dh_program_destroy(p);
 }
 

@@ -479,7 +479,7 @@ static const struct {
      "trace-rank0.json: event 0 lacks"},
     {"trace-rank0.json",
      "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":7,\"ts\":1,\"dur\":1}]}\n",
-     "tid is a stream, 0 to 6"},
+     "tid is a stream, 0 to 12"},
     {"oef.csv", "op,b0\nf0,much\n", "oef.csv"},
     {"table.json", "{\"settings\": [{\"key\": \"a\", \"values\": [\"1\"]}], \"cells\": []}\n",
      "table.json: one or two settings"},

@@ -197,7 +197,8 @@ static void check_phases(const json_t *events)
 }
 
 /* As many events on each stream as instructions. The job of this test computes, has tensor
- * parallelism inside nodes and stages on different ones, and data parallelism on both links. */
+ * parallelism inside nodes and stages on different ones (a stream for each direction), and data
+ * parallelism on both links. */
 static void assert_streams(const dh_program *p, const size_t *n_events)
 {
     size_t n_instrs[DH_N_STREAM] = {0}, n_used = 0;
@@ -206,7 +207,7 @@ static void assert_streams(const dh_program *p, const size_t *n_events)
         assert_int_equal(n_events[s], n_instrs[s]);
         n_used += n_instrs[s] > 0;
     }
-    assert_int_equal(n_used, 5);
+    assert_int_equal(n_used, 6);
 }
 
 static void a_trace_tells_instructions_and_memory(void **state)
