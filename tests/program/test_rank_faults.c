@@ -542,9 +542,9 @@ static void messages_name_both_ends(void **state)
     EXPECT(&pipe, 0, DH_OP_SEND, halve_size, "rank 0) is send of 1024 f32",
            "rank 1) is recv of 2048 f32");
     EXPECT(&pipe, 0, DH_OP_SEND, change_peer, "deadlock", "rank 0", "waits for rank 2", "rank 1");
-    EXPECT(&pipe, 2, DH_OP_SEND, drop_call, "deadlock",
-           "recv -> x (link, micro-batch 0, local stream, rank 1)", "waits for rank 2, which is at",
-           "rank 2");
+    EXPECT(&pipe, 2, DH_OP_SEND, drop_call, "two ends of a transfer",
+           "recv -> x (link, micro-batch 1", "rank 1) is recv", "send (link, micro-batch 2",
+           "rank 2) is send");
     EXPECT(&tensor, 3, DH_OP_ALL_GATHER, move_stream, "group tp", "rank 3", "stream");
     EXPECT(&tensor, 2, DH_OP_ALL_REDUCE, drop_call, "do not fit", "on group", "rank 2");
     EXPECT(&tensor, 1, DH_OP_ALL_GATHER, drop_waits, "rank 1", "a wait for instruction");

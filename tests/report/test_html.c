@@ -478,7 +478,7 @@ static const struct {
     {"trace-rank0.json", "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":0,\"ts\":1}]}\n",
      "trace-rank0.json: event 0 lacks"},
     {"trace-rank0.json",
-     "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":7,\"ts\":1,\"dur\":1}]}\n",
+     "{\"traceEvents\": [{\"ph\":\"X\",\"name\":\"a\",\"tid\":13,\"ts\":1,\"dur\":1}]}\n",
      "tid is a stream, 0 to 12"},
     {"oef.csv", "op,b0\nf0,much\n", "oef.csv"},
     {"table.json", "{\"settings\": [{\"key\": \"a\", \"values\": [\"1\"]}], \"cells\": []}\n",
