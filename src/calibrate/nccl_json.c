@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/c_locale.h"
 #include "base/csv.h"
 #include "base/json_text.h"
 #include "calibrate/nccl.h"

@@ -20,7 +20,7 @@ static const char *const trait_docs[] = {
 #undef X
 };
 
-_Static_assert(DH_N_TRAIT <= 32, "dh_system.traits has a bit for each");
+_Static_assert(DH_N_TRAIT <= 64, "dh_system.traits has a bit for each");
 
 const char *dh_trait_name(dh_trait trait)
 {
@@ -42,18 +42,19 @@ const char *dh_trait_doc(dh_trait trait)
  * H100. */
 #define TORCH_HOST_H100_NS 52e3
 
-#define HAS(trait) (1U << DH_TRAIT_##trait)
+#define HAS(trait) (UINT64_C(1) << DH_TRAIT_##trait)
 #define MEGATRON_V1                                                                                \
     (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
-     HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) | HAS(HOST_WAITS) |         \
-     HAS(MASKS))
+     HAS(ORDERED_TRANSFERS) | HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) |  \
+     HAS(HOST_WAITS) | HAS(MASKS))
 /* Of Megatron-LM since FlashAttention and context parallelism, whoever runs its layers. */
 #define MEGATRON_LAYERS                                                                            \
-    (HAS(WHOLE_LOGITS) | HAS(REPEATED_KV) | HAS(MASKS) | HAS(UNFUSED_EXPERTS) | HAS(SHARED_ROWS))
+    (HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(REPEATED_KV) | HAS(MASKS) |                  \
+     HAS(UNFUSED_EXPERTS) | HAS(SHARED_ROWS))
 /* Of Megatron-Core with Transformer Engine and experts: fused norms, products one by one. */
 #define MEGATRON_MOE                                                                               \
-    (HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) | HAS(TORCH_KERNELS) |               \
-     HAS(SHARED_ROWS))
+    (HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) |           \
+     HAS(TORCH_KERNELS) | HAS(SHARED_ROWS))
 #define MEGATRON_CORE (MEGATRON_LAYERS | HAS(GRADIENTS_APART))
 
 static const dh_system systems[] = {
@@ -79,13 +80,14 @@ static const dh_system systems[] = {
                "input gradients reduced beside weight gradients; that passes are not fused is "
                "inferred from dense models of 1.7B and 7.1B on H100, 36 and 23 % too fast with "
                "fused ones; attention: FlashAttention-2, as nemo of that year",
-     .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(EAGER) | HAS(SECOND_FLASH)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(FLOAT_LOSS) | HAS(EAGER) |
+               HAS(SECOND_FLASH)},
     {.name = "megatron-core-2026",
      .doc = "Megatron-Core 0.14 and later with Transformer Engine, as Megatron-Bridge runs it",
      .source = "Megatron-Bridge 25.09 to 26.02, whose rows of table nemo are 3 % off with these "
                "traits: fused passes and loss, operands rounded with their transposes, attention "
                "of cuDNN",
-     .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
     {.name = "megatron-moe-2024",
      .doc = "Megatron-Core 0.9 to 0.11 with experts: PyTorch's routers and permutations",
      .source = "Megatron-Core, core/transformer/moe: router.py, moe_utils.py, token_dispatcher.py; "
@@ -127,23 +129,24 @@ static const dh_system systems[] = {
          "llm-foundry, scripts/train/benchmarking; attention: FlashAttention-2 (arXiv "
          "2307.08691), 3; mixed_precision PURE in its submit_benchmarks.py: gradients reduced in "
          "bf16",
-     .traits = HAS(WHOLE_LOGITS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) | HAS(FIRST_FLASH) |
-               HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(HALF_GRADIENTS)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(FLOAT_LOSS) |
+               HAS(SHARDED_GRADIENTS) | HAS(FIRST_FLASH) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) |
+               HAS(HALF_GRADIENTS)},
     {.name = "torchtitan",
      .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
      .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
                "keys and values before PyTorch's rings; how slow these are is inferred from its "
                "benchmarks",
-     .traits = HAS(WHOLE_LOGITS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) | HAS(SHARDED_GRADIENTS) |
-               HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) | HAS(ROUNDED_ONCE) |
-               HAS(TWO_STREAMS) | HAS(SUMMED_ONCE) | HAS(TORCH_RINGS)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) |
+               HAS(SHARDED_GRADIENTS) | HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) |
+               HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) | HAS(SUMMED_ONCE) | HAS(TORCH_RINGS)},
     {.name = "nemo",
      .doc = "NVIDIA's NeMo on Megatron-Core with Transformer Engine; releases of 2024: "
             "nemo+second-flash",
      .source = "NeMo-Framework-Launcher, launcher_scripts/conf/training: overlapped transfers, "
                "reductions and gathers; TransformerEngine: operands rounded with their transposes; "
                "which attention ran is inferred from nemo-long's longest sequences",
-     .traits = HAS(WHOLE_LOGITS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
+     .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
 };
 
 const dh_system *dh_systems(size_t *n)
@@ -177,11 +180,11 @@ static dh_status find_row(dh_ctx *ctx, const char *word, const dh_system **row)
                    "systems");
 }
 
-static dh_status find_trait(dh_ctx *ctx, const char *word, unsigned *traits)
+static dh_status find_trait(dh_ctx *ctx, const char *word, uint64_t *traits)
 {
     for (int i = 0; i < DH_N_TRAIT; i++) {
         if (strcmp(trait_names[i], word) != 0) continue;
-        *traits |= 1U << i;
+        *traits |= UINT64_C(1) << i;
         return DH_OK;
     }
     return no_such(ctx, "trait of systems", word, dh_nearest(word, trait_names, DH_N_TRAIT),
@@ -191,7 +194,7 @@ static dh_status find_trait(dh_ctx *ctx, const char *word, unsigned *traits)
 dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system)
 {
     const dh_system *row = NULL;
-    unsigned traits = 0;
+    uint64_t traits = 0;
     for (const char *at = text;; at++) {
         char word[WORD_BYTES];
         const size_t n = strcspn(at, "+");

@@ -25,6 +25,10 @@ extern "C" {
       "gradients, nor the other way round")                                                        \
     X(WAITING_TRANSFERS, "waiting-transfers",                                                      \
       "a rank computes nothing while it sends to another stage or receives from one")              \
+    X(ORDERED_TRANSFERS, "ordered-transfers",                                                      \
+      "transfers between stages run one after another, as PyTorch issues those of a process "      \
+      "group "                                                                                     \
+      "on one stream; ours run by link and direction")                                             \
     X(SPLIT_TRANSFERS, "split-transfers",                                                          \
       "without sequence parallelism each tensor-parallel rank sends a part to the next stage, "    \
       "which gathers them")                                                                        \
@@ -109,7 +113,7 @@ const char *dh_trait_doc(dh_trait trait);
 typedef struct dh_system {
     const char *name, *doc;
     const char *source; /* where its traits are said, or measured; "" of ours */
-    unsigned traits;    /* 1 << dh_trait */
+    uint64_t traits;    /* 1 << dh_trait */
     double host_ns;     /* host's time for a kernel; a cluster's launch.host_us takes its place */
 } dh_system;
 

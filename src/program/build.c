@@ -83,8 +83,9 @@ static dh_status add_link(dh_ctx *ctx, plan *b, bool send, bool forward, const s
     int32_t peer = b->schedule->rank_of[from->copy * b->schedule->n_stages + other_stage];
     if (peer == b->pipe_rank) return DH_OK;
     const bool routers = carries_routers(b, from->id, other_stage);
-    const dh_group_kind group =
+    dh_group_kind group =
         send ? dh_mesh_link(b->pipe_rank, peer) : dh_mesh_link(peer, b->pipe_rank);
+    if (b->spec->recipe.one_link_stream) group = DH_GROUP_PP;
     const int way = link_index(group);
     uint32_t *graph = send ? &b->send_graph[routers][way] : &b->recv_graph[routers][way];
     DH_TRY(add_link_graph(ctx, b, send, group, routers, graph));

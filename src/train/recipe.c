@@ -18,6 +18,7 @@ static void use_system(const dh_system *system, dh_recipe *recipe)
 {
     if (dh_system_has(system, DH_TRAIT_WHOLE_LOGITS)) recipe->head_chunk_bytes = INT64_MAX / 4;
     if (dh_system_has(system, DH_TRAIT_HALF_GRADIENTS)) recipe->grad_dtype = recipe->dtype;
+    recipe->one_link_stream = dh_system_has(system, DH_TRAIT_ORDERED_TRANSFERS);
     recipe->by_matrix = dh_system_has(system, DH_TRAIT_MATRIX_COLLECTIVES);
     recipe->recompute = dh_recipe_recompute(system, recipe->recompute);
 }
