@@ -37,7 +37,6 @@ static bool has(const dh_rewrites *r, const char *text)
 
 static void legal_sequences_are_listed_once(void **state)
 {
-    dh_ctx ctx = DH_CTX_INIT;
     dh_rewrites r;
     dh_graph_spec spec = spec_of("gpt2", 2, true);
     dh_rewrites_list(&spec, &r);

@@ -324,7 +324,7 @@ static void test_matrix_collectives(void **state)
 static void test_half_gradients(void **state)
 {
     static const char text[] = GPT TRAIN "}\nparallel: {dp: 16, zero: 0, bucket_mb: 1000}\n";
-    static const char rounded[] =
+    static const char compute[] =
         GPT TRAIN "}\nparallel: {dp: 16, zero: 0, bucket_mb: 1000, grad_dtype: compute}\n";
     dh_sim *whole = simulate(text, "dhelix"), *half = simulate(text, "dhelix+half-gradients");
     const double of_whole = (double)whole->ranks[0].times.alone_ns;
@@ -332,7 +332,7 @@ static void test_half_gradients(void **state)
     (void)state;
     assert_true(of_half > 0.5 * of_whole && of_half < 0.6 * of_whole);
     /* Ours are float32 before and after the way: two passes more. */
-    dh_sim *ours = simulate(rounded, "dhelix"), *both = simulate(rounded, "dhelix+half-gradients");
+    dh_sim *ours = simulate(compute, "dhelix"), *both = simulate(compute, "dhelix+half-gradients");
     const double of_ours = (double)ours->ranks[0].times.alone_ns;
     assert_true(of_ours > of_half && of_ours < 0.75 * of_whole);
     assert_true((double)both->ranks[0].times.alone_ns == of_half);
