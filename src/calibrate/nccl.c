@@ -323,7 +323,7 @@ static bool find_comment(reader *r, const char *text, const char **line, size_t 
 static void drop_words(words *w, int n)
 {
     if (n <= 0 || n >= w->n) return;
-    memmove(w->at, w->at + n, (size_t)(w->n - n) * sizeof w->at[0]);
+    for (int i = n; i < w->n; i++) memcpy(w->at[i - n], w->at[i], MAX_WORD);
     w->n -= n;
 }
 
