@@ -122,7 +122,9 @@ static bool takes_long(const dh_validation_table *table)
                                         "vtrain",
                                         "moe-folding",
                                         "moe-zoo",
-                                        "dhelix-experts"};
+                                        "dhelix-experts",
+                                        "hotspa",
+                                        "survey"};
     /* Sanitizers take four times as long, and what simulates is in other suites of theirs. */
     static const char *const sanitized[] = {"megascale", "mpt", "mpt-h100", "nemo-long",
                                             "vtrain-node"};
