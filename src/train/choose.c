@@ -12,10 +12,7 @@
 #include "train/recipe.h"
 #include "train/simulation.h"
 
-enum {
-    MOST = 64, /* candidates */
-    SPLITS = 1 /* TUNING: schedules whose best is also tried with layers by costs */
-};
+enum { MOST = 64 }; /* candidates */
 
 typedef struct candidate {
     const dh_strategy *strategy;
@@ -25,8 +22,8 @@ typedef struct candidate {
 
 typedef struct choosing {
     const dh_resolved *open;
-    const dh_schedule_row *paired; /* the job's own schedule, if it makes pairs; else NULL */
-    dh_arena *arena;               /* owns the strategies that have no row */
+    bool paired;     /* the job's own schedule makes pairs */
+    dh_arena *arena; /* owns the strategies that have no row */
     candidate list[MOST];
     size_t n;
 } choosing;
@@ -120,16 +117,13 @@ static bool is_better(const choosing *c, const candidate *a, const candidate *b)
 
 typedef enum n_strands { ANY, ONE, TWO } n_strands;
 
-static candidate *best_of(choosing *c, n_strands strands, const char *without_schedule)
+static candidate *best_of(choosing *c, n_strands strands)
 {
     candidate *best = NULL;
     for (size_t i = 0; i < c->n; i++) {
         candidate *one = &c->list[i];
         const bool two = one->strategy->schedule != NULL;
         if (!one->job || (strands == ONE && two) || (strands == TWO && !two)) continue;
-        if (without_schedule && one->job->schedule &&
-            strcmp(one->job->schedule->name, without_schedule) == 0)
-            continue;
         if (!best || is_better(c, one, best)) best = one;
     }
     return best;
@@ -170,7 +164,7 @@ static dh_status try_combinations(dh_ctx *ctx, choosing *c)
 {
     size_t n;
     const dh_strategy *rows = dh_strategies(&n);
-    const candidate *two = best_of(c, TWO, NULL), *one = best_of(c, ONE, NULL);
+    const candidate *two = best_of(c, TWO), *one = best_of(c, ONE);
     const dh_strategy pairs = two ? *two->strategy : (dh_strategy){.name = NULL};
     const dh_strategy single = one ? *one->strategy : (dh_strategy){.name = NULL};
     for (size_t i = 0; i < n; i++) {
@@ -183,20 +177,19 @@ static dh_status try_combinations(dh_ctx *ctx, choosing *c)
     return DH_OK;
 }
 
-static dh_status try_splits(dh_ctx *ctx, choosing *c)
+static bool leaves_split(const choosing *c)
+{
+    return c->open->job.pp > 1 && !*c->open->job.layer_split;
+}
+
+static dh_status try_split(dh_ctx *ctx, choosing *c)
 {
     dh_resolved open = *c->open;
-    const char *taken = NULL;
-    if (open.job.pp == 1 || *open.job.layer_split) return DH_OK;
+    const candidate *best = best_of(c, ANY);
+    if (!best || !leaves_split(c)) return DH_OK;
     open.job.layer_split = "auto";
     open.recipe.layer_split = "*";
-    for (int i = 0; i < SPLITS; i++) {
-        const candidate *best = best_of(c, ANY, taken);
-        if (!best) break;
-        taken = best->job->schedule ? best->job->schedule->name : NULL;
-        DH_TRY(try_one(ctx, c, &open, best->strategy));
-    }
-    return DH_OK;
+    return try_one(ctx, c, &open, best->strategy);
 }
 
 static dh_status try_all(dh_ctx *ctx, choosing *c)
@@ -205,7 +198,7 @@ static dh_status try_all(dh_ctx *ctx, choosing *c)
     if (c->open->job.ranks == 1) return DH_OK;
     DH_TRY(try_schedules(ctx, c));
     DH_TRY(try_combinations(ctx, c));
-    return try_splits(ctx, c);
+    return try_split(ctx, c);
 }
 
 /* ---- the result ------------------------------------------------------------------------------- */
@@ -218,7 +211,7 @@ static void tell(const choosing *c, const candidate *best)
         dh_log(DH_LOG_INFO, "strategy auto: %-26s %9.1f ms a step predicted, %3.0f %% hidden%s%s%s",
                one->strategy->name, (double)one->at.step_ns * 1e-6, 100 * one->at.hidden_share,
                one->at.fits ? "" : ", does not fit",
-               *one->job->job.layer_split ? ", layers by costs" : "",
+               leaves_split(c) && *one->job->job.layer_split ? ", layers by costs" : "",
                one == best ? "  <- taken" : "");
     }
     for (size_t i = 1; i < c->n && best == c->list; i++) {
@@ -256,10 +249,10 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, d
     choosing c = {.open = open, .arena = dh_arena_create()};
     if (!c.arena) return no_memory(ctx);
     if (!dh_job_schedule_file(&open->job) &&
-        dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK && row->pairs)
-        c.paired = row;
+        dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK)
+        c.paired = row->pairs;
     dh_status st = try_all(ctx, &c);
-    if (st == DH_OK) st = take(ctx, &c, best_of(&c, ANY, NULL), quiet, chosen);
+    if (st == DH_OK) st = take(ctx, &c, best_of(&c, ANY), quiet, chosen);
     for (size_t i = 0; i < c.n; i++) dh_resolved_destroy(c.list[i].job);
     dh_arena_destroy(c.arena);
     return st;

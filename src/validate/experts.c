@@ -4,29 +4,10 @@
  * A row's EP is over ranks of tensor parallelism too where its ETP is 1, which parallel.ep leaves
  * out. The time that a small kernel takes rests on the rows of Mixtral 8x22B and of Qwen 2 in the
  * first table, the host's on one row of the second. */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/c_locale.h"
 #include "validate/job.h"
-
-static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
-{
-    char text[96];
-    size_t n = 0;
-    va_list args;
-    va_start(args, fmt);
-    dh_vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    while (n < DH_SHIPPED_SETS && job->set[n]) n++;
-    DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);
-    job->set[n] = dh_arena_strdup(v->arena, text);
-    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-}
 
 /* An empty cell: the method has no such degree. */
 static dh_status degree(dh_ctx *ctx, const dh_published *t, size_t i, const char *column,
@@ -127,18 +108,19 @@ static dh_status set_method(dh_ctx *ctx, dh_validation *v, const char *method, c
     const bool folded = strcmp(method, "MCore w/ Folding") == 0;
     const bool fsdp = strncmp(method, "FSDP", 4) == 0;
     const int64_t ep = folded ? DH_MAX(m->ep / m->tp, 1) : m->ep;
-    DH_TRY(add_set(ctx, v, job, "parallel.dp=%lld", (long long)(m->devices / m->tp / m->pp)));
-    DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)m->tp));
-    DH_TRY(add_set(ctx, v, job, "parallel.pp=%lld", (long long)m->pp));
-    DH_TRY(add_set(ctx, v, job, "parallel.ep=%lld", (long long)ep));
-    DH_TRY(add_set(ctx, v, job, "parallel.virtual_stages=%lld",
-                   (long long)(m->pp > 1 ? n_layers / m->pp : 1)));
-    if (!folded) DH_TRY(add_set(ctx, v, job, "parallel.expert_tp=%lld", (long long)m->tp));
-    if (m->pp == 1) DH_TRY(add_set(ctx, v, job, "parallel.schedule=1f1b"));
+    DH_TRY(
+        dh_shipped_set(ctx, v, job, "parallel.dp=%lld", (long long)(m->devices / m->tp / m->pp)));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.tp=%lld", (long long)m->tp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.pp=%lld", (long long)m->pp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.ep=%lld", (long long)ep));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.virtual_stages=%lld",
+                          (long long)(m->pp > 1 ? n_layers / m->pp : 1)));
+    if (!folded) DH_TRY(dh_shipped_set(ctx, v, job, "parallel.expert_tp=%lld", (long long)m->tp));
+    if (m->pp == 1) DH_TRY(dh_shipped_set(ctx, v, job, "parallel.schedule=1f1b"));
     if (!fsdp) return DH_OK;
-    DH_TRY(add_set(ctx, v, job, "parallel.zero=3"));
-    DH_TRY(add_set(ctx, v, job, "parallel.gather=optimizer"));
-    return add_set(ctx, v, job, "parallel.gradient_sync=every");
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.zero=3"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.gather=optimizer"));
+    return dh_shipped_set(ctx, v, job, "parallel.gradient_sync=every");
 }
 
 static dh_status read_mesh(dh_ctx *ctx, const dh_published *t, size_t i, mesh *m)
@@ -236,35 +218,39 @@ static dh_status read_zoo_row(dh_ctx *ctx, const dh_published *t, size_t i, zoo_
 
 static dh_status set_fsdp(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job)
 {
-    DH_TRY(add_set(ctx, v, job, "parallel.zero=3"));
-    DH_TRY(add_set(ctx, v, job, "parallel.gather=optimizer"));
-    DH_TRY(add_set(ctx, v, job, "parallel.gradient_sync=every"));
-    DH_TRY(add_set(ctx, v, job, "parallel.schedule=1f1b"));
-    DH_TRY(add_set(ctx, v, job, "parallel.layer_split="));
-    return add_set(ctx, v, job, "system=megatron-moe+one-copy+half-gradients");
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.zero=3"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.gather=optimizer"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.gradient_sync=every"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.schedule=1f1b"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.layer_split="));
+    return dh_shipped_set(ctx, v, job, "system=megatron-moe+one-copy+half-gradients");
 }
 
 /* 96 layers with embedding and head: three a chunk of 32, one of 96. */
 static dh_status set_stages(dh_ctx *ctx, dh_validation *v, const zoo_row *r, dh_shipped_job *job)
 {
     if (strcmp(r->fsdp, "on") == 0) return set_fsdp(ctx, v, job);
-    if (strcmp(r->dispatcher, "A2A") == 0) DH_TRY(add_set(ctx, v, job, "system=megatron-moe"));
-    if (r->pp * r->virtual_stages == 96) DH_TRY(add_set(ctx, v, job, "parallel.layer_split=0,*,0"));
+    if (strcmp(r->dispatcher, "A2A") == 0)
+        DH_TRY(dh_shipped_set(ctx, v, job, "system=megatron-moe"));
+    if (r->pp * r->virtual_stages == 96)
+        DH_TRY(dh_shipped_set(ctx, v, job, "parallel.layer_split=0,*,0"));
     if (!strstr(r->name, "overlap")) return DH_OK;
-    DH_TRY(add_set(ctx, v, job, "strategy=combined-1f1b"));
-    return add_set(ctx, v, job, "parallel.schedule=combined-1f1b");
+    DH_TRY(dh_shipped_set(ctx, v, job, "strategy=combined-1f1b"));
+    return dh_shipped_set(ctx, v, job, "parallel.schedule=combined-1f1b");
 }
 
 static dh_status zoo_job(dh_ctx *ctx, dh_validation *v, const zoo_row *r, dh_shipped_job *job)
 {
-    DH_TRY(add_set(ctx, v, job, "parallel.dp=%lld", (long long)r->dp));
-    DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
-    DH_TRY(add_set(ctx, v, job, "parallel.pp=%lld", (long long)r->pp));
-    DH_TRY(add_set(ctx, v, job, "parallel.ep=%lld", (long long)(r->ep / r->tp)));
-    DH_TRY(add_set(ctx, v, job, "parallel.virtual_stages=%lld", (long long)r->virtual_stages));
-    DH_TRY(add_set(ctx, v, job, "train.micro_batch=%lld", (long long)r->micro_batch));
-    if (!*r->recompute) DH_TRY(add_set(ctx, v, job, "train.recompute=none"));
-    if (strcmp(r->recompute, "full") == 0) DH_TRY(add_set(ctx, v, job, "train.recompute=full"));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.dp=%lld", (long long)r->dp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.pp=%lld", (long long)r->pp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.ep=%lld", (long long)(r->ep / r->tp)));
+    DH_TRY(
+        dh_shipped_set(ctx, v, job, "parallel.virtual_stages=%lld", (long long)r->virtual_stages));
+    DH_TRY(dh_shipped_set(ctx, v, job, "train.micro_batch=%lld", (long long)r->micro_batch));
+    if (!*r->recompute) DH_TRY(dh_shipped_set(ctx, v, job, "train.recompute=none"));
+    if (strcmp(r->recompute, "full") == 0)
+        DH_TRY(dh_shipped_set(ctx, v, job, "train.recompute=full"));
     return set_stages(ctx, v, r, job);
 }
 

@@ -1,6 +1,9 @@
 /* Shipped jobs, simulated by what `dhelix simulate` calls. */
 #include "validate/job.h"
 
+#include "base/c_locale.h"
+
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +29,19 @@ static size_t n_sets(const dh_shipped_job *job)
     size_t n = 0;
     while (n < DH_SHIPPED_SETS && job->set[n]) n++;
     return n;
+}
+
+dh_status dh_shipped_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
+{
+    char text[96];
+    const size_t n = n_sets(job);
+    va_list args;
+    va_start(args, fmt);
+    dh_vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);
+    job->set[n] = dh_arena_strdup(v->arena, text);
+    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
 }
 
 bool dh_shipped_is_there(const char *file)

@@ -19,6 +19,10 @@ bool dh_shipped_is_there(const char *file);
 /* Adds settings, "key=value key=value"; words NULL: out of memory. */
 dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words);
 
+/* Adds one setting. errors: DH_ENOMEM */
+dh_status dh_shipped_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* "dhelix simulate validation/jobs/FILE.yaml --cluster NAME --set key=value"; in the arena.
  * NULL: out of memory */
 const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job);

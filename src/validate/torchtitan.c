@@ -5,7 +5,6 @@
  * and CP, the schedule, asynchronous TP (strategy intra-batch). What torchtitan makes of a local
  * batch under a pipeline is its pipelining_utils.py's: as many micro-batches as stages, two stages
  * a rank where the schedule interleaves, and the remainder of the layers in the middle. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,35 +70,20 @@ static bool is_fp8(const row *r)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
-{
-    char text[64];
-    size_t n = 0;
-    va_list args;
-    va_start(args, fmt);
-    dh_vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    while (n < DH_SHIPPED_SETS && job->set[n]) n++;
-    DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);
-    job->set[n] = dh_arena_strdup(v->arena, text);
-    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-}
-
 static dh_status set_sizes(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_job *job)
 {
     const int64_t n_micro = r->pp > 1 ? r->pp * (r->interleaved ? 2 : 1) : 1;
-    DH_TRY(add_set(ctx, v, job, "parallel.dp=%lld", (long long)r->dp));
-    DH_TRY(add_set(ctx, v, job, "train.batch=%lld", (long long)(r->dp * r->samples)));
-    DH_TRY(add_set(ctx, v, job, "train.micro_batch=%lld", (long long)(r->samples / n_micro)));
-    if (r->seq != 8192) DH_TRY(add_set(ctx, v, job, "train.seq_len=%lld", (long long)r->seq));
-    if (r->cp > 1) DH_TRY(add_set(ctx, v, job, "parallel.cp=%lld", (long long)r->cp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "parallel.dp=%lld", (long long)r->dp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "train.batch=%lld", (long long)(r->dp * r->samples)));
+    DH_TRY(
+        dh_shipped_set(ctx, v, job, "train.micro_batch=%lld", (long long)(r->samples / n_micro)));
+    if (r->seq != 8192)
+        DH_TRY(dh_shipped_set(ctx, v, job, "train.seq_len=%lld", (long long)r->seq));
+    if (r->cp > 1) DH_TRY(dh_shipped_set(ctx, v, job, "parallel.cp=%lld", (long long)r->cp));
     if (r->interleaved) {
-        DH_TRY(add_set(ctx, v, job, "parallel.schedule=interleaved-1f1b"));
-        DH_TRY(add_set(ctx, v, job, "parallel.virtual_stages=2"));
-        DH_TRY(add_set(ctx, v, job, "parallel.layer_split=7,*,7"));
+        DH_TRY(dh_shipped_set(ctx, v, job, "parallel.schedule=interleaved-1f1b"));
+        DH_TRY(dh_shipped_set(ctx, v, job, "parallel.virtual_stages=2"));
+        DH_TRY(dh_shipped_set(ctx, v, job, "parallel.layer_split=7,*,7"));
     }
     return DH_OK;
 }
@@ -121,11 +105,11 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_
     if (!job->file) return dh_fail(ctx, DH_EMISSING, "no job of %s is there", r->model);
     DH_TRY(set_sizes(ctx, v, r, job));
     if (r->pp > 1) return DH_OK;
-    if (r->tp > 1) DH_TRY(add_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
-    DH_TRY(add_set(ctx, v, job, "train.recompute=%s", recompute_of(r)));
-    if (is_fp8(r)) DH_TRY(add_set(ctx, v, job, "train.fp8=hybrid"));
-    if (!*r->compile) DH_TRY(add_set(ctx, v, job, "system=torchtitan+eager"));
-    return r->async_tp ? add_set(ctx, v, job, "strategy=intra-batch") : DH_OK;
+    if (r->tp > 1) DH_TRY(dh_shipped_set(ctx, v, job, "parallel.tp=%lld", (long long)r->tp));
+    DH_TRY(dh_shipped_set(ctx, v, job, "train.recompute=%s", recompute_of(r)));
+    if (is_fp8(r)) DH_TRY(dh_shipped_set(ctx, v, job, "train.fp8=hybrid"));
+    if (!*r->compile) DH_TRY(dh_shipped_set(ctx, v, job, "system=torchtitan+eager"));
+    return r->async_tp ? dh_shipped_set(ctx, v, job, "strategy=intra-batch") : DH_OK;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------
