@@ -10,6 +10,9 @@
 #include "config/flags.h"
 #include "exchange/source.h"
 
+/* Bytes of expanded words, each with WORD_BYTES for its place: variables may double at every line. */
+enum { MOST_EXPANDED = 16 << 20, WORD_BYTES = 16, MOST_VARIABLES = 4096 };
+
 typedef DH_VEC(const char *) words;
 
 typedef struct variable {
@@ -27,6 +30,7 @@ typedef struct shell {
     int first_line; /* of the text, in the file */
     int depth;
     bool in_test, failed;
+    size_t *expanded; /* shared with the shells of parts */
     DH_VEC(variable) variables;
     words best; /* command with most flags */
     size_t most;
@@ -54,8 +58,17 @@ static dh_status no_memory(shell *s)
     return dh_fail(s->ctx, DH_ENOMEM, "out of memory reading %s", s->origin);
 }
 
+static dh_status expand(shell *s, size_t n)
+{
+    if (n > MOST_EXPANDED - *s->expanded)
+        return refuse(s, "the expanded words take more than 16 MiB");
+    *s->expanded += n;
+    return DH_OK;
+}
+
 static dh_status push(shell *s, words *list, const char *text, size_t n)
 {
+    DH_TRY(expand(s, n + WORD_BYTES));
     char *copy = DH_NEW_N(s->arena, char, n + 1);
     if (!copy) return no_memory(s);
     if (n) memcpy(copy, text, n);
@@ -89,7 +102,7 @@ static variable *find(shell *s, const char *name, size_t n)
 static variable *find_or_add(shell *s, const char *name, size_t n)
 {
     variable *v = find(s, name, n);
-    if (v) return v;
+    if (v || s->variables.n == MOST_VARIABLES) return v;
     char *copy = DH_NEW_N(s->arena, char, n + 1);
     if (!copy) return NULL;
     memcpy(copy, name, n);
@@ -212,6 +225,7 @@ static dh_status end_field(shell *s, word *w)
 
 static dh_status put(shell *s, word *w, const char *text, size_t n, bool quoted)
 {
+    DH_TRY(expand(s, n));
     if (quoted) {
         dh_str_append(&w->text, text, n);
         w->is_there = true;
@@ -257,6 +271,7 @@ static dh_status read_word(shell *s, words *fields);
 /* The text between two places as words of its own, joined by blanks. */
 static dh_status expand_part(shell *s, size_t from, size_t to, word *w, bool quoted)
 {
+    DH_TRY(expand(s, to - from));
     char *part = DH_NEW_N(s->arena, char, to - from + 1);
     words fields = {0};
     if (!part) return no_memory(s);
@@ -452,6 +467,7 @@ static dh_status store(shell *s, const char *name, size_t n, bool adds, bool is_
                        const words *values)
 {
     variable *v = find_or_add(s, name, n);
+    if (!v && s->variables.n == MOST_VARIABLES) return refuse(s, "more than 4096 variables");
     if (!v) return no_memory(s);
     if (is_array) {
         if (!adds) v->values.n = 0;
@@ -569,8 +585,8 @@ static dh_status simple(shell *s, bool live)
     for (;;) {
         blanks(s, false);
         const char *t = s->text + s->at;
-        size_t n;
-        bool adds;
+        size_t n = 0;
+        bool adds = false;
         if (goes_on(t)) {
             s->at += strspn(t, " \t\r\n");
             continue;
@@ -925,7 +941,9 @@ static dh_status define(shell *s, dh_defines defines)
 dh_status dh_shell_read(dh_ctx *ctx, const char *origin, const char *text, dh_defines defines,
                         dh_source *source)
 {
+    size_t expanded = 0;
     shell s = {.ctx = ctx,
+               .expanded = &expanded,
                .origin = origin,
                .arena = source->arena,
                .source = source,

@@ -112,6 +112,13 @@ printf 'echo hello\n' >"$tmp/none.sh"
 fails 1 'no command has a flag of Megatron-LM' "$dhelix" import megatron "$tmp/none.sh"
 printf 'A="--num-layers 2\n' >"$tmp/quote.sh"
 fails 1 'a quote that does not end' "$dhelix" import megatron "$tmp/quote.sh"
+# words that double at every line, as text and as an array; more variables than a script has
+{ echo A=aaaaaaaaaaaaaaaa && yes 'A=$A$A' | head -n 40; } >"$tmp/double.sh"
+fails 1 'double.sh:19: the expanded words take more than 16 MiB' "$dhelix" import megatron "$tmp/double.sh"
+{ echo 'A=(a b)' && yes 'A=("${A[@]}" "${A[@]}")' | head -n 40; } >"$tmp/array.sh"
+fails 1 'the expanded words take more than 16 MiB' "$dhelix" import megatron "$tmp/array.sh"
+seq -f 'A%.0f=' 5000 >"$tmp/many.sh"
+fails 1 'many.sh:4097: more than 4096 variables' "$dhelix" import megatron "$tmp/many.sh"
 
 # ---- the shell's words: strings of options, arithmetic, defaults, conditions, `bash -c`
 cat >"$tmp/words.sh" <<'EOF'
