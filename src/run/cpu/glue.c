@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/cpu/attn_shape.h"
 #include "run/cpu/kernels.h"
 
 static const dh_tensor *in_of(const dh_graph *g, const dh_op *op, int k)
@@ -323,26 +324,6 @@ static dh_status run_bias_grad(dh_ctx *ctx, const dh_call *c)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
-{
-    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    dh_attn_shape shape =
-        dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
-    shape.scale = (float)g->dims.attn_scale;
-    shape.softcap = (float)g->dims.attn_softcap;
-    return shape;
-}
-
-/* That, and what a call's queries see: a window, documents by positions that begin anew. */
-static dh_attn_shape attn_of(const dh_call *c, const int32_t *pos)
-{
-    dh_attn_shape s = attn_shape(c->graph, c->op);
-    s.window = dh_dims_window(&c->graph->dims, c->layer);
-    s.q_doc = pos;
-    s.q_doc_batch = s.Tq;
-    return s;
-}
-
 /* Bytes into a packed row where keys and values begin. */
 static size_t key_bytes(const dh_attn_shape *s)
 {
@@ -356,13 +337,13 @@ static size_t value_bytes(const dh_attn_shape *s)
 
 static size_t ws_attn(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = attn_shape(g, op);
+    dh_attn_shape s = dh_attn_of_op(g, op);
     return dh_k_attn_fwd_workspace(&s);
 }
 
 static dh_status run_attn(dh_ctx *ctx, const dh_call *c)
 {
-    dh_attn_shape s = attn_of(c, c->in[1]);
+    dh_attn_shape s = dh_attn_of_call(c, c->in[1]);
     const char *q = c->in[0];
     dh_k_attn_fwd(&s, q, q + key_bytes(&s), q + value_bytes(&s), c->out[0], c->out[1], c->work);
     return DH_OK;
@@ -370,29 +351,19 @@ static dh_status run_attn(dh_ctx *ctx, const dh_call *c)
 
 static size_t ws_attn_grad(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = attn_shape(g, op);
+    dh_attn_shape s = dh_attn_of_op(g, op);
     return dh_k_attn_bwd_workspace(&s);
 }
 
 static dh_status run_attn_grad(dh_ctx *ctx, const dh_call *c)
 {
-    dh_attn_shape s = attn_of(c, c->in[4]);
+    dh_attn_shape s = dh_attn_of_call(c, c->in[4]);
     const size_t k = key_bytes(&s), v = value_bytes(&s);
     const char *q = c->in[1];
     char *dq = c->out[0];
     dh_k_attn_bwd(&s, c->in[0], c->in[2], c->in[3], q, q + k, q + v, dq, dq + k, dq + v, false,
                   c->work);
     return DH_OK;
-}
-
-/* New rows attend to the cache, whose rows hold the keys, then the values, of all heads. */
-static dh_attn_shape cached_shape(const dh_graph *g, const dh_op *op, int64_t n_keys)
-{
-    dh_attn_shape s = attn_shape(g, op);
-    s.Tk = n_keys;
-    s.kv_row = 2 * s.KV * s.D;
-    s.kv_batch = g->dims.max_seq * s.kv_row;
-    return s;
 }
 
 static size_t cached_lse_bytes(const dh_attn_shape *s)
@@ -402,7 +373,7 @@ static size_t cached_lse_bytes(const dh_attn_shape *s)
 
 static size_t ws_attn_cached(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = cached_shape(g, op, g->dims.max_seq);
+    dh_attn_shape s = dh_attn_of_cache(g, op, g->dims.max_seq);
     return cached_lse_bytes(&s) + dh_k_attn_fwd_workspace(&s);
 }
 
@@ -410,7 +381,7 @@ static dh_status run_attn_cached(dh_ctx *ctx, const dh_call *c)
 {
     const int32_t *pos = c->in[1];
     const int64_t n_new = in_tensor(c, 0)->shape[0];
-    dh_attn_shape s = cached_shape(c->graph, c->op, pos[n_new - 1] + 1);
+    dh_attn_shape s = dh_attn_of_cache(c->graph, c->op, pos[n_new - 1] + 1);
     const size_t keys = key_bytes(&s), row_bytes = 2 * (value_bytes(&s) - keys);
     char *cache = c->out[1];
     for (int64_t t = 0; t < n_new; t++)

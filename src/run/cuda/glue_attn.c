@@ -1,5 +1,6 @@
 /* Rotary embedding, attention, cached and ring attention: shapes out of the graph, pointers out of
  * the call; as run/cpu/glue.c and glue_cp.c, whose arithmetic this is. */
+#include "run/cpu/attn_shape.h"
 #include "run/cuda/glue.h"
 
 static const dh_tensor *tensor_of(const dh_graph *g, uint32_t id)
@@ -61,27 +62,6 @@ void dh_cuda_run_rope_grad(dh_cuda_stream stream, const dh_call *c)
 /* ---- attention ----------------------------------------------------------------------------------
  */
 
-static dh_attn_shape attn_shape(const dh_graph *g, const dh_op *op)
-{
-    const dh_attn_sizes s = dh_op_attn_sizes(g, op);
-    dh_attn_shape shape =
-        dh_attn_packed(g->dtype, s.batch, s.seq, s.n_heads, s.n_kv_heads, g->dims.head_dim);
-    shape.scale = (float)g->dims.attn_scale;
-    shape.softcap = (float)g->dims.attn_softcap;
-    return shape;
-}
-
-/* That, and what a call's queries see: the layer's window, documents by positions that begin anew.
- */
-static dh_attn_shape attn_of(const dh_call *c, const int32_t *pos)
-{
-    dh_attn_shape s = attn_shape(c->graph, c->op);
-    s.window = dh_dims_window(&c->graph->dims, c->layer);
-    s.q_doc = pos;
-    s.q_doc_batch = s.Tq;
-    return s;
-}
-
 /* Elements into a packed row where keys, and values, begin. */
 static int64_t key_at(const dh_attn_shape *s)
 {
@@ -95,20 +75,20 @@ static int64_t value_at(const dh_attn_shape *s)
 
 void dh_cuda_run_attn(dh_cuda_stream stream, const dh_call *c)
 {
-    const dh_attn_shape s = attn_of(c, c->in[1]);
+    const dh_attn_shape s = dh_attn_of_call(c, c->in[1]);
     dh_cuda_attn_fwd(stream, &s, c->in[0], in_at(c->in[0], s.dtype, key_at(&s)),
                      in_at(c->in[0], s.dtype, value_at(&s)), c->out[0], c->out[1]);
 }
 
 size_t dh_cuda_ws_attn_grad(const dh_graph *g, const dh_op *op)
 {
-    const dh_attn_shape s = attn_shape(g, op);
+    const dh_attn_shape s = dh_attn_of_op(g, op);
     return dh_cuda_attn_bwd_workspace(&s);
 }
 
 void dh_cuda_run_attn_grad(dh_cuda_stream stream, const dh_call *c)
 {
-    const dh_attn_shape s = attn_of(c, c->in[4]);
+    const dh_attn_shape s = dh_attn_of_call(c, c->in[4]);
     const int64_t k = key_at(&s), v = value_at(&s);
     dh_cuda_attn_bwd(stream, &s, c->in[0], c->in[2], c->in[3], c->in[1],
                      in_at(c->in[1], s.dtype, k), in_at(c->in[1], s.dtype, v), c->out[0],
@@ -119,11 +99,7 @@ void dh_cuda_run_attn_grad(dh_cuda_stream stream, const dh_call *c)
  * last new one are seen by no query. */
 static dh_attn_shape cached_shape(const dh_graph *g, const dh_op *op)
 {
-    dh_attn_shape s = attn_shape(g, op);
-    s.Tk = g->dims.max_seq;
-    s.kv_row = 2 * s.KV * s.D;
-    s.kv_batch = s.Tk * s.kv_row;
-    return s;
+    return dh_attn_of_cache(g, op, g->dims.max_seq);
 }
 
 /* Log-sum-exps, which nobody reads. */
@@ -174,120 +150,45 @@ void dh_cuda_run_qkv_join(dh_cuda_stream stream, const dh_call *c)
 /* Positions of the queries, then of the keys, that a part joins. */
 size_t dh_cuda_image_ring(const dh_graph *g, const dh_op *op)
 {
-    const dh_ring_part part = dh_ring_part_of(&g->dims, op->step);
-    return (size_t)(part.n_q + part.n_k) * sizeof(int32_t);
+    return dh_ring_position_bytes(g, op);
 }
 
 void dh_cuda_write_ring(const dh_graph *g, const dh_op *op, void *image)
 {
-    const dh_dims *d = &g->dims;
-    const dh_ring_part part = dh_ring_part_of(d, op->step);
-    int32_t *pos = image;
-    for (int64_t t = 0; t < part.n_q; t++)
-        pos[t] = (int32_t)dh_cp_position(d, d->cp_rank, part.q0 + t);
-    for (int64_t t = 0; t < part.n_k; t++)
-        pos[part.n_q + t] = (int32_t)dh_cp_position(d, part.from, t);
-}
-
-/* A part, and the sizes of what it works on. */
-typedef struct ring {
-    dh_ring_part part;
-    dh_attn_shape s;
-    int64_t seq, o_floats, lse_floats; /* tokens of a sample; of all samples: o and dq, lse */
-} ring;
-
-/* q lies in packed rows, keys and values in the block's; o and gradients in float32 rows of their
- * own. pos: on the device; NULL: for sizes only. */
-static ring ring_of(const dh_graph *g, const dh_op *op, const int32_t *pos)
-{
-    const dh_attn_sizes z = dh_op_attn_sizes(g, op);
-    ring r = {.part = dh_ring_part_of(&g->dims, op->step), .seq = z.seq};
-    dh_attn_shape *s = &r.s;
-    *s = attn_shape(g, op);
-    s->Tq = r.part.n_q;
-    s->Tk = r.part.n_k;
-    s->kv_row = s->dkv_row = 2 * s->KV * s->D;
-    s->kv_batch = s->dkv_batch = z.seq * s->kv_row;
-    s->dq_row = s->H * s->D;
-    s->dq_batch = z.seq * s->dq_row;
-    s->g_dtype = DH_F32;
-    s->q_pos = pos;
-    s->k_pos = pos ? pos + r.part.n_q : NULL;
-    r.o_floats = z.batch * s->dq_batch;
-    r.lse_floats = z.batch * z.seq * s->H;
-    return r;
-}
-
-/* Keys that a call's queries see: the layer's window, documents by positions that begin anew. */
-static ring ring_of_call(const dh_call *c, const int32_t *docs)
-{
-    ring r = ring_of(c->graph, c->op, c->kernel);
-    r.s.window = dh_dims_window(&c->graph->dims, c->layer);
-    r.s.q_doc = docs ? docs + r.part.q0 : NULL;
-    r.s.q_doc_batch = r.seq;
-    return r;
-}
-
-static size_t padded(int64_t n_floats)
-{
-    return ((size_t)n_floats * sizeof(float) + DH_BUFFER_ALIGN - 1) / DH_BUFFER_ALIGN *
-           DH_BUFFER_ALIGN;
-}
-
-static float *take(char **work, int64_t n_floats)
-{
-    float *taken = (float *)(void *)*work;
-    *work += padded(n_floats);
-    return taken;
+    dh_ring_write_positions(g, op, image);
 }
 
 /* Statistics of the part's queries out of all [B,H,T] into [B,H,n_q], and back. */
-static void gather_lse(dh_cuda_stream stream, const ring *r, const float *all, float *some)
+static void gather_lse(dh_cuda_stream stream, const dh_ring *r, const float *all, float *some)
 {
     dh_cuda_cast_rows(stream, r->s.B * r->s.H, r->part.n_q, DH_F32, all + r->part.q0, r->seq,
                       DH_F32, some, r->part.n_q);
 }
 
-static void scatter_lse(dh_cuda_stream stream, const ring *r, const float *some, float *all)
+static void scatter_lse(dh_cuda_stream stream, const dh_ring *r, const float *some, float *all)
 {
     dh_cuda_cast_rows(stream, r->s.B * r->s.H, r->part.n_q, DH_F32, some, r->part.n_q, DH_F32,
                       all + r->part.q0, r->seq);
 }
 
-/* Queries from q0 of every sample: addresses move, strides stay. */
-static const void *queries_at(const ring *r, const void *x, dh_dtype dtype, int64_t row)
-{
-    return in_at(x, dtype, r->part.q0 * row);
-}
-
-static const void *values_at(const ring *r, const void *kv)
-{
-    return in_at(kv, r->s.dtype, r->s.kv_row / 2);
-}
-
-/* Whether the output is not float32, as kernels make it. */
-static bool narrows(const dh_graph *g, const dh_op *op, int out)
-{
-    return tensor_of(g, op->out[out])->dtype != DH_F32;
-}
-
 size_t dh_cuda_ws_ring_attn(const dh_graph *g, const dh_op *op)
 {
-    const ring r = ring_of(g, op, NULL);
+    const dh_ring r = dh_ring_of_op(g, op, NULL);
     size_t n = 0;
-    if (op->step > 0) n += padded(r.o_floats) + 2 * padded(r.lse_floats);
-    if (narrows(g, op, 0)) n += padded(r.o_floats);
+    if (op->step > 0) n += dh_ring_padded(r.o_floats) + 2 * dh_ring_padded(r.lse_floats);
+    if (dh_ring_narrows(g, op, 0)) n += dh_ring_padded(r.o_floats);
     return n;
 }
 
 /* o and lse hold the parts before; this one is computed beside them and merged. */
-static void join_part(dh_cuda_stream stream, const dh_call *c, const ring *r, float *o, float *lse,
-                      char *work)
+static void join_part(dh_cuda_stream stream, const dh_call *c, const dh_ring *r, float *o,
+                      float *lse, char *work)
 {
-    float *o_part = take(&work, r->o_floats), *lse_part = take(&work, r->lse_floats);
-    float *lse_own = take(&work, r->lse_floats);
-    dh_cuda_attn_fwd(stream, &r->s, queries_at(r, c->in[0], r->s.dtype, r->s.q_row), c->in[1],
-                     values_at(r, c->in[1]), o_part, lse_part);
+    float *o_part = dh_ring_take(&work, r->o_floats),
+          *lse_part = dh_ring_take(&work, r->lse_floats);
+    float *lse_own = dh_ring_take(&work, r->lse_floats);
+    dh_cuda_attn_fwd(stream, &r->s, dh_ring_queries(r, c->in[0], r->s.dtype, r->s.q_row), c->in[1],
+                     dh_ring_values(r, c->in[1]), o_part, lse_part);
     gather_lse(stream, r, lse, lse_own);
     dh_cuda_attn_merge(stream, &r->s, o + r->part.q0 * r->s.o_row, lse_own, o_part, lse_part);
     scatter_lse(stream, r, lse_own, lse);
@@ -295,54 +196,49 @@ static void join_part(dh_cuda_stream stream, const dh_call *c, const ring *r, fl
 
 void dh_cuda_run_ring_attn(dh_cuda_stream stream, const dh_call *c)
 {
-    ring r = ring_of_call(c, c->in[4]);
+    dh_ring r = dh_ring_of_call(c, c->in[4]);
     r.s.o_dtype = DH_F32;
-    const bool narrow = narrows(c->graph, c->op, 0);
+    const bool narrow = dh_ring_narrows(c->graph, c->op, 0);
     char *work = c->work;
-    float *o = narrow ? take(&work, r.o_floats) : c->out[0], *lse = c->out[1];
+    float *o = narrow ? dh_ring_take(&work, r.o_floats) : c->out[0], *lse = c->out[1];
     if (c->in[2]) {
         if (c->in[2] != o) dh_cuda_copy(stream, (size_t)r.o_floats * sizeof *o, c->in[2], o);
         if (c->in[3] != lse)
             dh_cuda_copy(stream, (size_t)r.lse_floats * sizeof *lse, c->in[3], lse);
         join_part(stream, c, &r, o, lse, work);
     } else {
-        dh_cuda_attn_fwd(stream, &r.s, c->in[0], c->in[1], values_at(&r, c->in[1]), o, lse);
+        dh_cuda_attn_fwd(stream, &r.s, c->in[0], c->in[1], dh_ring_values(&r, c->in[1]), o, lse);
     }
     if (narrow) dh_cuda_cast(stream, r.o_floats, DH_F32, o, c->graph->dtype, c->out[0]);
 }
 
-/* Of gradients of the block's keys and values. */
-static int64_t kv_floats(const dh_attn_shape *s)
-{
-    return s->B * s->dkv_batch;
-}
-
 size_t dh_cuda_ws_ring_attn_grad(const dh_graph *g, const dh_op *op)
 {
-    const ring r = ring_of(g, op, NULL);
-    const size_t n_narrow = narrows(g, op, 1) ? padded(kv_floats(&r.s)) : 0;
-    return padded(r.lse_floats) + n_narrow + dh_cuda_attn_bwd_workspace(&r.s);
+    const dh_ring r = dh_ring_of_op(g, op, NULL);
+    const size_t n_narrow = dh_ring_narrows(g, op, 1) ? dh_ring_padded(dh_ring_kv_floats(&r)) : 0;
+    return dh_ring_padded(r.lse_floats) + n_narrow + dh_cuda_attn_bwd_workspace(&r.s);
 }
 
 /* o and lse are those of all keys. dq adds to the parts before; what the rank's queries give to
  * keys they do not see is 0. */
 void dh_cuda_run_ring_attn_grad(dh_cuda_stream stream, const dh_call *c)
 {
-    const ring r = ring_of_call(c, c->in[6]);
+    const dh_ring r = dh_ring_of_call(c, c->in[6]);
     const dh_attn_shape *s = &r.s;
-    const bool adds = c->in[5] != NULL, narrow = narrows(c->graph, c->op, 1);
+    const bool adds = c->in[5] != NULL, narrow = dh_ring_narrows(c->graph, c->op, 1);
     char *work = c->work;
-    float *lse = take(&work, r.lse_floats), *dq = c->out[0];
-    float *dkv = narrow ? take(&work, kv_floats(s)) : c->out[1];
+    float *lse = dh_ring_take(&work, r.lse_floats), *dq = c->out[0];
+    float *dkv = narrow ? dh_ring_take(&work, dh_ring_kv_floats(&r)) : c->out[1];
     gather_lse(stream, &r, c->in[3], lse);
     if (adds) {
         if (c->in[5] != dq) dh_cuda_copy(stream, (size_t)r.o_floats * sizeof *dq, c->in[5], dq);
-        dh_cuda_zero(stream, (size_t)kv_floats(s) * sizeof *dkv, dkv);
+        dh_cuda_zero(stream, (size_t)dh_ring_kv_floats(&r) * sizeof *dkv, dkv);
     }
-    dh_cuda_attn_bwd(stream, s, queries_at(&r, c->in[0], s->dtype, s->o_row),
-                     queries_at(&r, c->in[2], s->o_dtype, s->o_row), lse,
-                     queries_at(&r, c->in[1], s->dtype, s->q_row), c->in[4],
-                     values_at(&r, c->in[4]), dq + r.part.q0 * s->dq_row, dkv, dkv + s->dkv_row / 2,
-                     adds, work);
-    if (narrow) dh_cuda_cast(stream, kv_floats(s), DH_F32, dkv, c->graph->dtype, c->out[1]);
+    dh_cuda_attn_bwd(stream, s, dh_ring_queries(&r, c->in[0], s->dtype, s->o_row),
+                     dh_ring_queries(&r, c->in[2], s->o_dtype, s->o_row), lse,
+                     dh_ring_queries(&r, c->in[1], s->dtype, s->q_row), c->in[4],
+                     dh_ring_values(&r, c->in[4]), dq + r.part.q0 * s->dq_row, dkv,
+                     dkv + s->dkv_row / 2, adds, work);
+    if (narrow)
+        dh_cuda_cast(stream, dh_ring_kv_floats(&r), DH_F32, dkv, c->graph->dtype, c->out[1]);
 }
