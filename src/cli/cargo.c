@@ -47,15 +47,15 @@ void dh_cargo_print_means(const dh_cargo_means *means, dh_str *out)
 
 static const char *const reasons[DH_N_EXPOSURE] = {
     [DH_EXPOSED_DEPENDENCY] = "the next computation waits for it",
-    [DH_EXPOSED_CONTENTION] = "the next computation waits for what comes behind it",
+    [DH_EXPOSED_CONTENTION] = "the next computation waits for what comes after it",
     [DH_EXPOSED_TAIL] = "no computation is left",
     [DH_EXPOSED_LATE] = "the next computation waits for others",
-    [DH_EXPOSED_SLOWDOWN] = "computation beside it is slowed down"};
+    [DH_EXPOSED_SLOWDOWN] = "computation at the same time is slowed down"};
 
 static void put_beside(const dh_haul *haul, dh_str *out)
 {
     const double ns = (double)haul->ns;
-    const char *separator = "beside ", *before = "";
+    const char *separator = "during ", *before = "";
     for (int k = 0; k < DH_N_PHASE; k++) {
         if (haul->times.beside_ns[k] == 0) continue;
         dh_str_printf(out, "%s%s %.0f %%", separator, dh_cargo_phase((dh_phase)k),
@@ -131,8 +131,8 @@ dh_status dh_cargo_print_slots(dh_ctx *ctx, const dh_sim *sim, dh_str *out)
         dh_str_wrap(out,
                     "gradients and parameters between ranks, on the first rank of each stage, in a "
                     "simulated step (in: B backward of a micro-batch, O optimizer; parameters: "
-                    "also for a forward F or backward B; beside: F "
-                    "forward, B input gradients, W weight gradients, O optimizer)",
+                    "also for a forward F or backward B; during: F forward, B input gradients, W "
+                    "weight gradients, O optimizer)",
                     0, dh_cli_columns());
         dh_str_printf(out, "\n%s", body.text ? body.text : "");
     } else {

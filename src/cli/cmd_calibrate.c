@@ -178,13 +178,13 @@ const dh_command dh_command_calibrate = {
         "m,n,k,dtype,time_us or m,n,k,dtype,tflops (batch may be there), or a PyTorch profiler "
         "trace\n"
         "of a rank (record_shapes=True): GEMMs, norms and attention by the median of each size,\n"
-        "collectives by the shortest occurrence in all ranks' traces. A profile of `dhelix "
+        "collectives by their shortest occurrence in all ranks' traces. A profile of `dhelix "
         "profile`\n"
-        "gives what its operators took alone, and overlap effectiveness, of each two classes the\n"
-        "median of its pairs. A file's form is found by its contents.\n\n"
+        "gives the times of its operators alone, and overlap effectiveness: for each two classes\n"
+        "the median of its pairs. A file's form is found by its contents.\n\n"
         "Constants are fitted to two thirds of the rows, and both errors are shown: of those, and "
         "of\n"
-        "the rows left out. What the measurements do not determine stays as in --like.\n",
+        "the rows left out. Constants that the measurements do not determine stay as in --like.\n",
     .min_args = 1,
     .max_args = 4096,
     .options = options,

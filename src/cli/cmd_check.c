@@ -139,7 +139,8 @@ static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *al
                   all->mesh.n_ranks > 0 ? "this" : "the",
                   dh_format_bytes(text, sizeof text, (double)all->slab_bytes));
     if (all->copy_bytes > 0)
-        dh_str_printf(out, "beside it on the host: %s, a copy for checkpoints (checkpoint.async)\n",
+        dh_str_printf(out,
+                      "in addition, on the host: %s, a copy for checkpoints (checkpoint.async)\n",
                       dh_format_bytes(text, sizeof text, (double)all->copy_bytes));
     if (all->room.n_ranks > 0) print_room(out, &all->room);
 }

@@ -116,9 +116,9 @@ const dh_command dh_command_help = {
     .name = "help",
     .doc = "explain a command, or settings of a job file",
     .usage = "[COMMAND|job|SETTING|SECTION|NAME]",
-    .notes = "`dhelix help parallel` explains the settings parallel.*; where a command has the\n"
-             "section's name, a dot behind it says that the settings are meant (`dhelix help "
-             "train.`). A name is one of `dhelix list`, such as a strategy or a schedule.\n",
+    .notes = "`dhelix help parallel` explains the settings parallel.*. Where a command has the\n"
+             "section's name, a dot after it asks for the settings (`dhelix help train.`). A\n"
+             "NAME is one that `dhelix list` prints, such as a strategy or a schedule.\n",
     .text_only = true,
     .max_args = 1,
     .run = run};

@@ -25,12 +25,12 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = 1 << 24,
-     .doc = "devices (default: those that the command starts, where the mesh divides them)"},
+     .doc = "devices (default: as many as the command starts, if the mesh divides them)"},
     {.name = "system",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(import_args, system),
      .value = "NAME",
-     .doc = "whose software is simulated (default: the project's of today)"},
+     .doc = "system to simulate (default: the project's present software)"},
     {.name = "define",
      .kind = DH_CLI_LIST,
      .offset = offsetof(import_args, defines),
@@ -168,9 +168,10 @@ const dh_command dh_command_import = {
         "torchtitan a TOML file; for nemo a YAML file. For megatron it may be the arguments\n"
         "themselves, as one word: dhelix import megatron '--num-layers 32 ...'.\n"
         "\n"
-        "The job file names what cannot be expressed, what was expressed how, and what changes\n"
-        "nothing in a step here. No flag is dropped: one that is not known is an error, or\n"
-        "with --lenient one that cannot be expressed.\n"
+        "Comments in the job file list three kinds of flags: those that cannot be expressed,\n"
+        "those that were expressed, with their settings, and those that do not change a step\n"
+        "here. No flag is dropped. An unknown flag is an error; with --lenient it is listed as\n"
+        "one that cannot be expressed.\n"
         "\n"
         "Scripts are not run. Assignments, arrays, arithmetic and conditions on texts and\n"
         "numbers are carried out; tests for files are true; the environment is empty except\n"

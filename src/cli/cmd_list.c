@@ -343,7 +343,7 @@ static const struct list {
     {"models", "built-in models, for the setting `model`", list_models},
     {"ops", "operators: what they occupy, read and write, and which devices have them", list_ops},
     {"kernels", "operators by device", list_kernels},
-    {"devices", "what programs run on", list_devices},
+    {"devices", "hardware on which programs run", list_devices},
     {"worlds", "how the ranks of a run communicate", list_worlds},
     {"groups", "ranks that meet in a collective, as programs and messages name them", list_groups},
     {"schedules", "orders of micro-batches over pipeline stages, for `parallel.schedule`",
@@ -354,12 +354,12 @@ static const struct list {
     {"policies", "orders of co-executed operators, for the setting `overlap.policy`",
      list_policies},
     {"clusters", "hardware that jobs can be simulated on, for --cluster", list_clusters},
-    {"cluster-settings", "what a cluster file says (clusters/README.md)", list_cluster_settings},
+    {"cluster-settings", "keys of a cluster file (clusters/README.md)", list_cluster_settings},
     {"systems", "software that jobs can be simulated as, for the setting `system`", list_systems},
-    {"traits", "what systems do differently from ours", list_traits},
+    {"traits", "differences between systems and dhelix", list_traits},
     {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
-    {"flags", "flags of Megatron-LM, torchtitan and NeMo, and what they are here", list_flags},
+    {"flags", "flags of Megatron-LM, torchtitan and NeMo, with their settings here", list_flags},
 };
 
 static json_t *list_lists(void)
@@ -512,10 +512,10 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     return cli->json ? dh_cli_print_json(ctx, rows) : print_table(ctx, rows);
 }
 
-const dh_command dh_command_list = {
-    .name = "list",
-    .doc = "show what there is: models, operators, kernels, settings, ...",
-    .usage = "[LIST]",
-    .notes = "Without LIST: the lists there are.\n",
-    .max_args = 1,
-    .run = run};
+const dh_command dh_command_list = {.name = "list",
+                                    .doc =
+                                        "print a table: models, operators, kernels, settings, ...",
+                                    .usage = "[LIST]",
+                                    .notes = "Without LIST: the names of all lists.\n",
+                                    .max_args = 1,
+                                    .run = run};

@@ -126,14 +126,14 @@ static void print_pair(const dh_layer_plan *l, dh_str *out)
 {
     const dh_model *m = l->model;
     if (dh_model_kinds(m, 0, m->n_layers).n == 1) {
-        dh_str_printf(out, "one layer's forward beside another's backward");
+        dh_str_printf(out, "one layer's forward during another's backward");
         return;
     }
     dh_str_printf(out, "forward of ");
     print_layer(m, l->layer[0], ",", out);
-    dh_str_printf(out, " beside the backward of ");
+    dh_str_printf(out, " during the backward of ");
     print_layer(m, l->layer[1], "", out);
-    dh_str_printf(out, " (--layers has others side by side)");
+    dh_str_printf(out, " (--layers F,B pairs others)");
 }
 
 static void print_rows(const dh_layer_plan *l, json_t *rows, dh_str *out)
@@ -301,7 +301,7 @@ static dh_status print_frontier(dh_ctx *ctx, const dh_resolved *job, dh_str *out
     dh_str text = DH_STR_INIT;
     DH_TRY(dh_resolved_memory_frontier(ctx, job, &f));
     if (f.n == 0) return DH_OK;
-    dh_str_printf(&text, "memory of orders against time, beside the first row");
+    dh_str_printf(&text, "memory of orders against time, compared with the first row");
     if (f.room_bytes > 0)
         dh_str_printf(&text, "; a device has %s for a step",
                       dh_format_bytes(room, sizeof room, f.room_bytes));
@@ -509,7 +509,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 
 const dh_command dh_command_plan = {
     .name = "plan",
-    .doc = "show what would run during what, by every policy, and what would stay exposed",
+    .doc = "show the order of every policy: operators that run at the same time, and exposed "
+           "communication",
     .usage = "JOB",
     .notes =
         "Times are those of the named cluster. Without one they come from a profile that fits\n"

@@ -24,7 +24,7 @@ static const dh_cli_option options[] = {
      .writes = true,
      .offset = offsetof(profile_args, out),
      .value = "FILE",
-     .doc = "where the profile goes, for the setting `profile`; by default where runs of such a "
+     .doc = "profile to write, for the setting `profile`; default: the place where runs of such a "
             "job find it"},
     {.name = "samples",
      .kind = DH_CLI_INT,

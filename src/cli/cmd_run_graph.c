@@ -181,7 +181,8 @@ static dh_status print_text(dh_ctx *ctx, const dh_graph_run *run, const compared
     dh_cli_table_column(&table, "output", DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(&table, "of each rank", DH_CLI_COLUMN_LEFT);
     dh_cli_table_column(&table, "ranks", DH_CLI_COLUMN_LEFT);
-    dh_cli_table_column(&table, list ? "beside what is expected" : "", DH_CLI_COLUMN_TEXT);
+    dh_cli_table_column(&table, list ? "compared with the expected result" : "",
+                        DH_CLI_COLUMN_TEXT);
     for (size_t i = 0; i < run->ios.n; i++)
         if (run->ios.at[i].out) add_row(&table, run, i, list ? &list[i] : NULL);
     dh_cli_table_end(&table, dh_cli_columns(), &out);

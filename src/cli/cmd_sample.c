@@ -94,7 +94,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      AT(system),
      .value = "TEXT",
-     .doc = "a system message in front of it (default: none)"},
+     .doc = "a system message before the prompt (default: none)"},
     {.name = "tokenizer",
      .kind = DH_CLI_TEXT,
      AT(tokenizer),

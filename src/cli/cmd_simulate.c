@@ -38,19 +38,19 @@ static const dh_cli_option options[] = {
      .offset = offsetof(simulate_args, strategies),
      .value = "all|A,B",
      .doc = "compare these strategies, or all, with the job as given, which is the first row. Each "
-            "has the schedule and virtual stages that it needs, else the job's. auto: the one that "
-            "strategy: auto chooses"},
+            "has the schedule and virtual stages that it needs, else the job's. auto: the strategy "
+            "that strategy: auto chooses"},
     {.name = "schedules",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, schedules),
      .value = "all|A,B",
      .doc = "compare these pipeline schedules (dhelix list schedules), with every strategy asked "
-            "for, and with the job as given; those that do not apply say why"},
+            "for, and with the job as given; a schedule that does not apply says why"},
     {.name = "table",
      .kind = DH_CLI_TAIL,
      .offset = offsetof(simulate_args, table),
      .value = "KEY=V1,V2 [KEY=W1,W2]",
-     .doc = "a step with every value of one or two settings: of two a matrix. With --out the "
+     .doc = "a step with every value of one setting, or a matrix of two settings. With --out the "
             "folder gets table.json and table.csv, which dhelix report draws"},
     {.name = "show",
      .kind = DH_CLI_ENUM,
@@ -65,29 +65,31 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TAIL,
      .offset = offsetof(simulate_args, reshard_to),
      .value = "KEY=VALUE [KEY=VALUE]",
-     .doc = "instead of a step: what it takes to bring the job's parameters to the layout that it "
-            "has with these settings, on the same ranks; by every rule of who sends what"},
+     .doc = "instead of a step: time, bytes and memory to move the job's parameters to the layout "
+            "of the job with these settings, on the same ranks; a row for each rule that chooses "
+            "the senders"},
     {.name = "reshard",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(simulate_args, reshard),
      .names = dh_resharded_names,
-     .doc = "what goes to the other layout: what forward and backward read (default), summed "
-            "gradients, or all that lasts (masters, copies, moments)"},
+     .doc = "what moves: parameters as forward and backward read them (default), summed gradients, "
+            "or all states that last between steps (masters, copies, moments)"},
     {.name = "reshard-chunk",
      .kind = DH_CLI_REAL,
      .offset = offsetof(simulate_args, chunk_mb),
      .value = "MB",
      .min = 1e-3,
      .max = 1e6,
-     .doc = "most that a rank sends or takes at once; without it, everything (one message to each "
+     .doc = "largest amount that a rank sends or receives at once; without it, everything (one "
+            "message to each "
             "other rank)"},
     {.name = "lengths",
      .kind = DH_CLI_TEXT,
      .offset = offsetof(simulate_args, lengths),
      .value = "FILE",
-     .doc = "of a job with data.packing group: numbers of tokens of documents, one a line, or a "
-            "histogram of them (length and count, or low, high and count), instead of those of its "
-            "data"},
+     .doc = "with data.packing group: lengths of documents in place of those of the job's data. "
+            "FILE has the number of tokens of one document per line, or a histogram (length and "
+            "count, or low, high and count)"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(simulate_args, ranks),
@@ -425,9 +427,12 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     slow_lists slow = {0};
     dh_cluster *cluster = NULL;
     if (a->csv && (a->table.n == 0 || cli->json))
-        return dh_cli_misuse(ctx, cli, "--csv is a form of --table, beside --json");
+        return dh_cli_misuse(
+            ctx, cli,
+            "--csv prints the table of --table: give it with --table, and without --json");
     if (a->reshard_to.n == 0 && (a->reshard || a->chunk_mb > 0))
-        return dh_cli_misuse(ctx, cli, "--reshard and --reshard-chunk say more of --reshard-to");
+        return dh_cli_misuse(
+            ctx, cli, "--reshard and --reshard-chunk are details of --reshard-to: give that too");
     dh_status st = list_slow(ctx, cli, a, &slow);
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     const dh_simulated_how how = how_of(a, cluster, &slow);

@@ -31,7 +31,7 @@ static const dh_cli_option options[] = {
      .writes = true,
      AT(output),
      .value = "FILE",
-     .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json beside it; with "
+     .doc = "llm.c token file to write; with --tokenizer chars, FILE.chars.json next to it; with "
             "--train-bpe the folder"},
     {.name = "stdout", .kind = DH_CLI_FLAG, AT(to_stdout), .doc = "print the ids, one a line"},
     {.name = "decode",
@@ -411,8 +411,8 @@ const dh_command dh_command_tokenize = {
     .usage = "[INPUT...]",
     .notes =
         "Inputs are text files, JSON lines (an object a line, or one array of objects: each\n"
-        "document is followed by the tokenizer's EOS) or token files; what a file holds decides.\n"
-        "None, or -, is standard input, which is text. With neither\n"
+        "document is followed by the tokenizer's EOS) or token files; the content of a file\n"
+        "decides. Without INPUT, or with -, text is read from standard input. With neither\n"
         "--output nor --stdout the tokens are only counted. Token files are llm.c's:\n"
         "uint16, or uint32 for a vocabulary above 65,536. With --chat-template an empty line ends\n"
         "each conversation. --train-bpe learns from files alone:\n"

@@ -277,8 +277,8 @@ static dh_status search_lengths(dh_ctx *ctx, dh_cli *cli, const tune_args *a,
                                        .fixed_recompute = how->fixed >> DH_TUNE_RECOMPUTE & 1};
     if (a->schedules)
         return dh_cli_misuse(ctx, cli,
-                             "--lengths tries few schedules beside the job's, not those of a list: "
-                             "--set parallel.schedule=NAME keeps it to one");
+                             "--lengths tries the job's schedule and a few others, not those of a "
+                             "list: --set parallel.schedule=NAME keeps it to one");
     job->ranks = how->devices;
     job->dp = job->micro_batch = job->nodes = job->ranks_per_node = 0;
     DH_TRY(dh_job_check(ctx, job));

@@ -46,7 +46,7 @@ void dh_resharded_print(const dh_resharded *r, dh_str *out)
                   dh_resharded_layout(r->to, to, sizeof to));
     dh_str_printf(&text,
                   "%s stay on their ranks; no plan's busiest wire is done before %s; messages take "
-                  "%s of a rank's memory beside the layouts; costs: %s",
+                  "%s of a rank's memory in addition to the layouts; costs: %s",
                   dh_format_bytes(kept, sizeof kept, (double)last->sum.kept_bytes),
                   dh_format_ns(bound, sizeof bound, last->sum.bound_ns),
                   dh_format_bytes(staged, sizeof staged, (double)last->staged_bytes),

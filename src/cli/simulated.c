@@ -141,8 +141,8 @@ static void print_system(const dh_simulated_list *list, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
     dh_str_printf(&text,
-                  "as system: the peak as %s would have it, which keeps what its traits say beside "
-                  "our tensors (dhelix list traits)",
+                  "as system: the peak of %s, which keeps more tensors according to its traits "
+                  "(dhelix list traits)",
                   list->job->system);
     dh_cli_paragraph(out, &text, 0);
 }

@@ -63,7 +63,7 @@ void dh_switched_print(const dh_switched *s, const dh_resolved *job, dh_str *out
                   dh_format_bytes(bytes, sizeof bytes, (double)s->packed_bytes),
                   s->packed_ns / s->step_ns, (long long)s->n_steps, job->recipe.costs->name);
     if (s->hidden_ns > 0)
-        dh_str_printf(&text, "; moves beside passes make the step %s shorter",
+        dh_str_printf(&text, "; moves during passes make the step %s shorter",
                       dh_format_ns(update, sizeof update, s->hidden_ns));
     dh_cli_paragraph(out, &text, 0);
     dh_str_printf(out, "\n");

@@ -126,7 +126,8 @@ static dh_status prepare(dh_ctx *ctx, const char *dir, printer *p)
 {
     char cwd[PATH_MAX], *text = NULL;
     const bool timed = dh_job_has_stage_times(p->job);
-    if (!getcwd(cwd, sizeof cwd)) return dh_fail(ctx, DH_EIO, "the working folder has no name");
+    if (!getcwd(cwd, sizeof cwd))
+        return dh_fail(ctx, DH_EIO, "the path of the working folder cannot be found");
     DH_TRY(dh_job_create(ctx, &p->plain));
     DH_TRY(dh_job_anchor_paths(ctx, p->plain, cwd));
     if (!timed) DH_TRY(read_model(ctx, p->job, &p->from_path, &p->plain->model));

@@ -125,7 +125,7 @@ static dh_status check_packing(dh_ctx *ctx, const dh_job *job)
                        packing != DH_PACKING_NONE ? "none" : "text");
     if (chat && job->model.n_experts > 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "data.format chat with experts (model.n_experts %lld): the padding behind a "
+                       "data.format chat with experts (model.n_experts %lld): the padding after a "
                        "conversation would take their rows and count in the load-balancing loss",
                        LL(job->model.n_experts));
     if (packing == DH_PACKING_GROUP && chat)
@@ -272,9 +272,10 @@ static dh_status check_slow(dh_ctx *ctx, const char *key, const char *factor_key
                             double factor)
 {
     if (named && factor == 1)
-        return dh_fail(ctx, DH_EINVAL,
-                       "%s is given, but not %s: how many times as long do they take?", key,
-                       factor_key);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "%s is given without %s, which says how many times as long they take: give both", key,
+            factor_key);
     if (!named && factor != 1)
         return dh_fail(ctx, DH_EINVAL, "%s is %g, but nothing is slow: give %s", factor_key, factor,
                        key);
@@ -352,10 +353,10 @@ static dh_status check_fuse(dh_ctx *ctx, const dh_job *job)
 static dh_status check_router_bias(dh_ctx *ctx, const dh_job *job)
 {
     if (job->router_bias_rate == 0 || job->model.n_groups > 0) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "optimizer.router_bias_rate moves biases of routers, which only models of the "
-                   "deepseek_v3 family have: 0; experts of others are balanced by "
-                   "model.router_aux_coef");
+    return dh_fail(
+        ctx, DH_EINVAL,
+        "optimizer.router_bias_rate moves biases of routers, which only models of the deepseek_v3 "
+        "family have: leave it at 0; model.router_aux_coef balances the experts of other families");
 }
 
 static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
@@ -404,8 +405,8 @@ static dh_status check_stage_times(dh_ctx *ctx, dh_job *job)
                            keys[i]);
     if (job->tp > 1 || job->cp > 1 || job->ep > 1 || *job->layer_split)
         return dh_fail(ctx, DH_EINVAL,
-                       "parallel.tp, cp, ep and layer_split cut a model, and stages.forward_ms is "
-                       "instead of one: leave them out");
+                       "parallel.tp, cp, ep and layer_split divide a model, and stages.forward_ms "
+                       "takes the place of a model: leave them out");
     return derive_batch(ctx, job);
 }
 
@@ -428,11 +429,10 @@ static dh_status check_fp8(dh_ctx *ctx, const dh_job *job)
                        "train.dtype=bf16, or train.fp8=off",
                        dh_dtype_name(job->dtype));
     if (job->model.lora.rank == 0) return DH_OK;
-    return dh_fail(
-        ctx, DH_EUNSUPPORTED,
-        "train.fp8 with adapters (lora.rank %lld), whose narrow products have no kernels "
-        "of 8 bits: train.fp8=off would be right",
-        LL(job->model.lora.rank));
+    return dh_fail(ctx, DH_EUNSUPPORTED,
+                   "train.fp8 with adapters (lora.rank %lld), whose narrow matrix multiplications "
+                   "have no kernels of 8 bits: train.fp8=off would be right",
+                   LL(job->model.lora.rank));
 }
 
 /* Whole gradients that stay anyway would be sent more often for nothing. */

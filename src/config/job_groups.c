@@ -194,8 +194,8 @@ static dh_status check_others(dh_ctx *ctx, const dh_job *job)
 {
     if (job->elastic_action == DH_ELASTIC_CONTINUE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "elastic.action continue with data.packing group: which meshes the ranks "
-                       "that are left would have is not said; stop would be right");
+                       "elastic.action continue with data.packing group: switch.groups names no "
+                       "meshes for fewer ranks; stop would be right");
     if (job->trace_step > 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "trace.step with data.packing group: a trace is that of one program, and a "

@@ -463,8 +463,7 @@ static const dh_setting settings[] = {
          .help = "a row of `dhelix list schedules`, or a schedule in a CSV file"),
     TEXT("parallel.layer_split", layer_split, DH_SET_SPLIT, "", .automatic = "the split with the shortest simulated step",
          .help = "layers of each chunk in model order, as in 3,4,4,3. -1: one fewer than an even share; *: an "
-                 "even share of the layers not listed; empty: all even; auto: the split with the shortest "
-                 "simulated step"),
+                 "even share of the layers not listed; empty: all even"),
     INT("parallel.max_activations", max_activations, "auto", 0, DEGREE_MAX, .automatic = "pp",
         .unit = "micro-batches",
         .help = "schedule zb-auto: most activations that a stage keeps; 2 * pp removes its bubble"),
@@ -516,7 +515,7 @@ static const dh_setting settings[] = {
                  "GPU, for threads that share one; host: through host memory; auto: each group uses the first of "
                  "these that is possible"),
     INT("parallel.gpu_comm_sms", gpu_comm_sms, "auto", 0, 64,
-        .automatic = "none are held: calls take what fills their links, 16 inside a node and 8 between nodes, and "
+        .automatic = "none are held: calls use as many as fill their links, 16 inside a node and 8 between nodes, and "
                      "matrix multiplications are planned for all",
         .help = "SMs of a GPU that communication on one stream holds; matrix multiplications are planned for the "
                 "rest"),

@@ -374,8 +374,9 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
     DH_TRY(check_phi3(ctx, m));
     if (m->rope_nth.scaling == DH_ROPE_SCALING_YARN)
-        return dh_fail(ctx, DH_EINVAL,
-                       "model nth_rope_scaling: every n-th layer's may not be yarn");
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "model nth_rope_scaling is yarn: every n-th layer may have none, linear or llama3");
     DH_TRY(family_rows[m->family].latent
                ? dh_model_check_deepseek3(ctx, m)
                : dh_model_check_no_deepseek3(ctx, m, family_rows[m->family].shared));

@@ -262,10 +262,9 @@ static dh_status read_layer_types(dh_ctx *ctx, const json_t *config, dh_model *m
         every = every && window == ((i + 1) % (first[false] + 1) != 0);
     }
     if (!behind && !every)
-        return dh_fail(
-            ctx, DH_EUNSUPPORTED,
-            "\"layer_types\" mixes layers otherwise than the first of one kind, or every "
-            "so manieth");
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"layer_types\" has a pattern that is not supported: the first layers of "
+                       "one kind, or every n-th layer of one kind, would be right");
     m->window_from = behind ? first[true] : 0;
     m->window_every = behind ? 0 : first[false] + 1;
     return DH_OK;

@@ -103,8 +103,8 @@ static dh_status check_dense(dh_ctx *ctx, const dh_model *m)
     const int64_t routed = dh_model_n_routed(m, m->n_layers);
     if (m->dense_first < 0 || (m->n_experts > 0 && routed == 0))
         return dh_fail(ctx, DH_EINVAL,
-                       "model dense_first %lld, moe_every %lld: of %lld layers at least one must "
-                       "have experts, which the first dense_first have not",
+                       "model dense_first %lld, moe_every %lld: at least one of the %lld layers "
+                       "must have experts, and the first dense_first layers have none",
                        (long long)m->dense_first, (long long)m->moe_every, (long long)m->n_layers);
     const bool some = m->n_experts > 0 && routed < m->n_layers;
     if (m->dense_width < (some ? 1 : 0) || m->dense_width > (some ? DH_MODEL_MAX_FFN : 0))

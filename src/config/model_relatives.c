@@ -90,7 +90,7 @@ static dh_status read_dense_layers(dh_ctx *ctx, const json_t *config, dh_model *
         if (is_listed(list, layer) && (layer + 1) % step == 0)
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "\"mlp_only_layers\" has %lld and not %lld; supported are the first "
-                           "layers, and all but every so manieth (decoder_sparse_step)",
+                           "layers, and all except every n-th (decoder_sparse_step)",
                            (long long)layer, (long long)m->dense_first);
     return DH_OK;
 }

@@ -47,12 +47,12 @@ static const dh_cluster_setting settings[] = {
          "peak bandwidth of memory"),
     REAL("device.memory_efficiency", memory_efficiency, "", 1, 1e-3, 1,
          "share of it that operators bound by memory reach"),
-    REAL("device.kernel_us", kernel_ns, "us", MICRO, 0, 1e6, "what an operator takes at least"),
+    REAL("device.kernel_us", kernel_ns, "us", MICRO, 0, 1e6, "shortest time of an operator"),
     OPTIONAL("power.rated_w", rated_watts, "W", 1, 0, 1e5, 0,
              "power of a device at which its peak arithmetic is given; 0 or absent: no limit "
              "matters"),
     OPTIONAL("power.limit_w", limit_watts, "W", 1, 0, 1e5, 0,
-             "what it may take: below power.rated_w GEMMs and attention run at (limit / "
+             "its limit of power: below power.rated_w GEMMs and attention run at (limit / "
              "rated)^exponent; 0 or absent: no limit"),
     OPTIONAL("power.exponent", power_exponent, "", 1, 0, 1, 1. / 3,
              "of that share; absent: 1/3, as power goes with the cube of the clock"),
@@ -90,10 +90,11 @@ static const dh_cluster_setting settings[] = {
         "local.in_switch", local.in_switch, "", 1, 0, 1, 0,
         "share of it by all-reduces that the node's switches add up; 0 or absent: they do not"),
     REAL("local.step_us", local.step_ns, "us", MICRO, 0, 1e6, "a step of a collective"),
-    OPTIONAL("local.in_switch_us", local.in_switch_ns, "us", MICRO, 0, 1e6, 0,
-             "what switches take to add up an all-reduce of no bytes; 0 or absent: a ring's steps"),
+    OPTIONAL(
+        "local.in_switch_us", local.in_switch_ns, "us", MICRO, 0, 1e6, 0,
+        "time in which switches add up an all-reduce of no bytes; 0 or absent: a ring's steps"),
     OPTIONAL("local.direct_us", local.direct_ns, "us", MICRO, 0, 1e6, 0,
-             "what an all-to-all of no bytes takes; 0 or absent: one step"),
+             "time of an all-to-all of no bytes; 0 or absent: one step"),
     OPTIONAL("local.processors", local.processors, "", 1, 1, 1024, DH_LINK_SMS_LOCAL,
              "processors of a device with which calls of a communicator fill it; absent: 16"),
     REAL("network.gb_per_s", network.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
@@ -101,33 +102,32 @@ static const dh_cluster_setting settings[] = {
     REAL("network.efficiency", network.efficiency, "", 1, 1e-3, 1,
          "share of it, collectives with large messages"),
     OPTIONAL("network.most_gb_per_s", network.most_bytes_per_s, "GB/s", GIGA, 0, 1e6, 0,
-             "what collectives of a node sustain at most, however many adapters it has; 0 or "
-             "absent: as its adapters"),
+             "highest rate of a node's collectives, whatever the number of adapters; 0 or absent: "
+             "that of its adapters"),
     REAL("network.transfer_efficiency", network.transfer_efficiency, "", 1, 1e-3, 1,
          "share of it, messages from one device to one other"),
     OPTIONAL("network.tree", network.tree, "", 1, 1e-3, 1, 0.5,
-             "share of what collectives sustain by all-reduces in trees; absent: 0.5"),
+             "rate of all-reduces in trees, as a share of that of other collectives; absent: 0.5"),
     OPTIONAL("network.in_switch", network.in_switch, "", 1, 0, 1, 0,
              "the same of trees between nodes whose switches add up; 0 or absent: none"),
     OPTIONAL("network.processors", network.processors, "", 1, 1, 1024, DH_LINK_SMS_CROSS,
              "the same between nodes; absent: 8"),
     REAL("network.step_us", network.step_ns, "us", MICRO, 0, 1e6,
          "a step of a collective between nodes"),
-    OPTIONAL(
-        "trigger.step_us", trigger_ns, "us", MICRO, 0, 1e6, 1,
-        "what a transfer takes to begin that a GEMM's writes trigger (strategy t3); absent: 1"),
+    OPTIONAL("trigger.step_us", trigger_ns, "us", MICRO, 0, 1e6, 1,
+             "time until a transfer begins that a GEMM's writes trigger (strategy t3); absent: 1"),
     OPTIONAL("trigger.compute", trigger_compute, "", 1, 1e-3, 1, 0.95,
-             "speed of computation beside such a transfer, whose accesses memory serves after its "
-             "own; absent: 0.95"),
+             "speed of computation during such a transfer, whose accesses memory serves after the "
+             "computation's own; absent: 0.95"),
     OPTIONAL("trigger.transfer", trigger_transfer, "", 1, 1e-3, 1, 1,
-             "speed of such a transfer beside computation; absent: 1"),
+             "speed of such a transfer during computation; absent: 1"),
     REAL("launch.segment_us", segment_ns, "us", MICRO, 0, 1e6,
          "from the end of an operator to the next of its stream"),
     REAL("launch.event_us", event_ns, "us", MICRO, 0, 1e6,
          "from the end of an operator to one of another stream that waits for it"),
     OPTIONAL("launch.host_us", host_ns, "us", MICRO, 0, 1e6, 0,
-             "what the host takes to issue an operator, one behind the other over all streams; "
-             "absent: 0, as compiled steps and captured graphs"),
+             "the host's time to issue an operator, one after the other over all streams; absent: "
+             "0, as for compiled steps and captured graphs"),
 };
 
 const dh_cluster_setting *dh_cluster_settings(size_t *n)
@@ -192,7 +192,7 @@ const char *dh_cluster_class_name(dh_cluster_class cls)
 bool dh_cluster_key_at(size_t i, dh_cluster_key *row)
 {
     static const dh_cluster_key others[] = {
-        {"like", "", "cluster whose numbers count where none is given"},
+        {"like", "", "cluster that gives the numbers missing here"},
         {"oef.A.B", "",
          "overlap effectiveness of operators of two classes, of"
 #define X(id, name, doc) " " name

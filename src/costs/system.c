@@ -1,4 +1,4 @@
-/* Systems, a row each, and what operators take in them. */
+/* The systems, one row each, and the times of operators in them. */
 #include "costs/system.h"
 
 #include <stdio.h>
@@ -34,12 +34,12 @@ const char *dh_trait_doc(dh_trait trait)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-/* Calibrated: vtrain_single, its rows of 12 and 20 layers: what a host takes to launch a kernel
- * from a module's forward. A layer's forward, recomputation and backward take it 3 ms. */
+/* Calibrated: vtrain_single, its rows of 12 and 20 layers: the host's time to launch a kernel from
+ * a module's forward. The host takes 3 ms for a layer's forward, recomputation and backward. */
 #define TORCH_HOST_NS 62e3
 
-/* Calibrated: moe-zoo, its row "tp4 ep8" alone, whose step the host decides: the same on a host of DGX
- * H100. */
+/* Calibrated: moe-zoo, its row "tp4 ep8" alone, whose step the host decides: the same time on a
+ * host of DGX H100. */
 #define TORCH_HOST_H100_NS 52e3
 
 #define HAS(trait) (UINT64_C(1) << DH_TRAIT_##trait)
@@ -47,11 +47,11 @@ const char *dh_trait_doc(dh_trait trait)
     (HAS(SCORES) | HAS(WHOLE_FORWARD) | HAS(WHOLE_LOGITS) | HAS(WAITING_TRANSFERS) |               \
      HAS(ORDERED_TRANSFERS) | HAS(SPLIT_TRANSFERS) | HAS(REDUCED_LAST) | HAS(UNFUSED_OPTIMIZER) |  \
      HAS(HOST_WAITS) | HAS(MASKS))
-/* Of Megatron-LM since FlashAttention and context parallelism, whoever runs its layers. */
+/* Megatron-LM since FlashAttention and context parallelism, in whichever system its layers run. */
 #define MEGATRON_LAYERS                                                                            \
     (HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(REPEATED_KV) | HAS(MASKS) |                  \
      HAS(UNFUSED_EXPERTS) | HAS(SHARED_ROWS))
-/* Of Megatron-Core with Transformer Engine and experts: fused norms, products one by one. */
+/* Megatron-Core with Transformer Engine and experts: fused norms, GEMMs one by one. */
 #define MEGATRON_MOE                                                                               \
     (HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) |           \
      HAS(TORCH_KERNELS) | HAS(SHARED_ROWS))
@@ -70,16 +70,16 @@ static const dh_system systems[] = {
      .traits = MEGATRON_V1},
     {.name = "megatron-core",
      .doc = "Megatron-LM with FlashAttention and context parallelism, as DHelix's paper ran it on "
-            "A40; of other jobs megatron-core-2024 and -2026 are nearer",
-     .source = "DHelix (arXiv 2411.15871), 6.1; that gradients stay apart and transfers wait is "
-               "inferred from figures 3 and 11",
+            "A40; other jobs are closer to megatron-core-2024 and -2026",
+     .source = "DHelix (arXiv 2411.15871), 6.1; gradients-apart and waiting-transfers are inferred "
+               "from figures 3 and 11",
      .traits = MEGATRON_CORE | HAS(WAITING_TRANSFERS)},
     {.name = "megatron-core-2024",
      .doc = "Megatron-Core of 2024 on A100 and H100: small dense models",
      .source = "Megatron-Core, core/tensor_parallel/cross_entropy.py: float32 loss, and layers.py: "
-               "input gradients reduced beside weight gradients; that passes are not fused is "
-               "inferred from dense models of 1.7B and 7.1B on H100, 36 and 23 % too fast with "
-               "fused ones; attention: FlashAttention-2, as nemo of that year",
+               "input gradients reduced during weight gradients; separate passes are inferred from "
+               "dense models of 1.7B and 7.1B on H100, 36 and 23 % too fast with fused ones; "
+               "attention: FlashAttention-2, as nemo of that year",
      .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(FLOAT_LOSS) | HAS(EAGER) |
                HAS(SECOND_FLASH)},
     {.name = "megatron-core-2026",
@@ -103,13 +103,13 @@ static const dh_system systems[] = {
      .host_ns = TORCH_HOST_H100_NS,
      .traits = MEGATRON_MOE | HAS(EXPERT_KERNELS)},
     {.name = "megatron-dhelix",
-     .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams wait "
-            "for nobody, and weight gradients move to where communication is",
+     .doc = "DHelix on Megatron-LM, as its paper ran it: strategy dhelix-paper. Its streams do not "
+            "wait for each other, and weight gradients move to times of communication",
      .source = "DHelix (arXiv 2411.15871), 6.1: implemented on Megatron-LM, whose layers and "
                "losses it keeps; 4.2: weight gradients that move",
      .traits = MEGATRON_LAYERS},
     {.name = "megascale",
-     .doc = "megatron-core with transfers beside computation; its rings are a strategy "
+     .doc = "megatron-core with transfers during computation; its rings are a strategy "
             "(intra-batch)",
      .source = "MegaScale (arXiv 2402.15627), 3.2; ZeRO-2: 2.1",
      .traits = MEGATRON_CORE | HAS(SHARDED_GRADIENTS)},
@@ -117,9 +117,9 @@ static const dh_system systems[] = {
      .doc = "DeepSpeed with Megatron-LM's layers (Megatron-DeepSpeed), 2021 to 2023: issued "
             "kernel by kernel, gradients in half precision",
      .source = "Megatron-DeepSpeed, megatron/model/transformer.py, core/tensor_parallel/layers.py "
-               "(reductions beside weight gradients) and cross_entropy.py; DeepSpeed reduces "
-               "gradients in the type of the model; the host's time, and that it waits for losses, "
-               "are inferred from vtrain-node",
+               "(reductions during weight gradients) and cross_entropy.py; DeepSpeed reduces "
+               "gradients in the type of the model; the host's time and its waits for losses are "
+               "inferred from vtrain-node",
      .host_ns = TORCH_HOST_NS,
      .traits = MEGATRON_V1 | HAS(FLOAT_LOSS) | HAS(TORCH_KERNELS) | HAS(HALF_GRADIENTS) |
                HAS(LOSS_WAITS) | HAS(MATRIX_COLLECTIVES)},
@@ -135,8 +135,8 @@ static const dh_system systems[] = {
     {.name = "torchtitan",
      .doc = "PyTorch's torchtitan with compiled layers; eager: torchtitan+eager",
      .source = "torchtitan (arXiv 2410.06511), 2.2, and its models/llama3, whose attention repeats "
-               "keys and values before PyTorch's rings; how slow these are is inferred from its "
-               "benchmarks",
+               "keys and values before PyTorch's rings; the speed of these rings is inferred from "
+               "its benchmarks",
      .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(SECOND_PRODUCTS) | HAS(FLOAT_LOSS) |
                HAS(SHARDED_GRADIENTS) | HAS(REPEATED_KV) | HAS(SECOND_FLASH) | HAS(TORCH_PRODUCTS) |
                HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS) | HAS(SUMMED_ONCE) | HAS(TORCH_RINGS)},
@@ -145,7 +145,7 @@ static const dh_system systems[] = {
             "nemo+second-flash",
      .source = "NeMo-Framework-Launcher, launcher_scripts/conf/training: overlapped transfers, "
                "reductions and gathers; TransformerEngine: operands rounded with their transposes; "
-               "which attention ran is inferred from nemo-long's longest sequences",
+               "the attention kernel is inferred from nemo-long's longest sequences",
      .traits = HAS(WHOLE_LOGITS) | HAS(ORDERED_TRANSFERS) | HAS(ROUNDED_ONCE) | HAS(TWO_STREAMS)},
 };
 
@@ -209,7 +209,7 @@ dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system)
     return DH_OK;
 }
 
-/* ---- what operators take ------------------------------------------------------------------ */
+/* ---- times of operators -------------------------------------------------------------------- */
 
 typedef struct system_costs {
     dh_costs costs; /* first: whose own `self` this is */
@@ -240,7 +240,7 @@ static const dh_tensor *moved_by(const dh_cost_op *op)
     return &op->graph->tensors.at[o->in[0] != DH_NONE ? o->in[0] : o->out[0]];
 }
 
-/* Of an exchange of keys and values, or of their gradients. */
+/* Factor of the bytes of an exchange of keys and values, or of their gradients. */
 static double exchange_factor(const system_costs *c, const dh_cost_op *op)
 {
     const dh_dims *d = &op->graph->dims;
@@ -250,9 +250,9 @@ static double exchange_factor(const system_costs *c, const dh_cost_op *op)
 }
 
 /* Calibrated: torchtitan_llama3_h100, its three rows of 8B with context parallelism, all on one
- * node: with eight ranks messages would take 3 % of the step if nothing hid them, and shares of
- * causal attention are balanced by default (pytorch issue 141429), so it is the computation that
- * takes longer. What makes it so is not known. */
+ * node. The computation must take longer, since messages of eight ranks would take 3 % of the step
+ * if nothing hid them. Shares of causal attention are balanced by default (pytorch issue 141429).
+ * The reason is not known. */
 #define TORCH_RINGS_FACTOR 1.65
 
 static bool is_torch_ring(const system_costs *c, const dh_op *op)
@@ -283,23 +283,24 @@ static bool reduces_gradients(const dh_op *op)
     return communicates(op) && is_of_data[dh_group_whole((dh_group_kind)op->group)];
 }
 
-/* Megatron-LM synchronises with the device after a batch of messages (p2p_communication.py), so
- * that the device has nothing to do until the host has taken the next micro-batch's arguments
- * together and issued its first operators: about 15 of them. TUNING: assumed: 10 us each, what an
- * operator costs a host that issues them one by one. */
+/* Megatron-LM synchronises with the device after a batch of messages (p2p_communication.py). The
+ * device then has nothing to do until the host has assembled the next micro-batch's arguments and
+ * issued its first operators, about 15. TUNING: assumed: 10 us each, the time in which a host
+ * issues one operator. */
 #define HOST_RESUME_NS 150e3
 
-/* Beside AdamW itself: gradients unscaled (8 bytes a parameter) and set to zero (4), and the copy's
- * own pass over the master weights (4, of which dh_op_bytes has 2, as it counts the copy twice). */
+/* Passes in addition to AdamW itself. Gradients are unscaled (8 bytes a parameter) and set to zero
+ * (4). The copy has its own pass over the master weights (4), of which dh_op_bytes has 2, since it
+ * counts the copy twice. */
 static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
 {
     const double bytes = 8 + 4 + 2;
     return dh_cluster_memory_ns(&c->cluster, bytes * (double)dh_tensor_elements(moved_by(op)));
 }
 
-/* Of a layer's products in their order (q, k, v, o, gate, up, down) torchtitan keeps the first and
- * makes every second again: of those that are packed here, k of q, k and v, and one of gate and up.
- * Only where there is a gate are there seven. */
+/* Share of a GEMM that the backward computes again. torchtitan keeps the first of a layer's GEMMs
+ * (q, k, v, o, gate, up, down) and computes every second again. In the packed GEMMs here, these are
+ * k within q, k and v, and one of gate and up. A layer without a gate has fewer than seven. */
 static double share_again(const dh_dims *d, uint32_t which)
 {
     const bool gated = d->act != DH_ACT_GELU_TANH;
@@ -309,8 +310,8 @@ static double share_again(const dh_dims *d, uint32_t which)
     return which == DH_PARAM_PROJ_W || (which == DH_PARAM_FC2_W && !gated);
 }
 
-/* A product is made again in front of the gradient of its input: its own time, which is that of as
- * many FLOPs, beside that. */
+/* A GEMM is computed again before the gradient of its input. The gradient has as many FLOPs, so the
+ * GEMM adds that time once more. */
 static double second_product_factor(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
@@ -320,10 +321,10 @@ static double second_product_factor(const dh_cost_op *op)
     return 1 + share_again(&g->dims, g->tensors.at[op->op->in[1]].which);
 }
 
-/* ---- parts of products ---- */
+/* ---- parts of GEMMs ---- */
 
-/* Rows of a layer's product between tensor parallelism's collectives: all of the rank's tokens.
- * What has fewer is a part of one. */
+/* Rows of the whole GEMM that this one leaves out. Between tensor parallelism's collectives a
+ * layer's GEMM has all tokens of the rank; one with fewer rows is a part of it. */
 static int64_t rows_left_out(const dh_cost_op *op)
 {
     static const bool is_product[DH_N_OP_TYPE] = {[DH_OP_LINEAR] = true,
@@ -335,17 +336,18 @@ static int64_t rows_left_out(const dh_cost_op *op)
     return DH_MAX(g->dims.batch * g->dims.seq - g->tensors.at[op->op->in[0]].shape[0], 0);
 }
 
-/* Of the whole product's rows. */
+/* Share of the whole GEMM's rows. */
 static double share_of_rows(const dh_cost_op *op)
 {
     const double n = (double)op->graph->tensors.at[op->op->in[0]].shape[0];
     return n / (n + (double)rows_left_out(op));
 }
 
-/* ---- products of 8 bits: rounded once ---- */
+/* ---- 8-bit GEMMs: operands rounded once ---- */
 
-/* What a product is given, of which the first that reads an operand rounds it: the forward its
- * input, the gradient of the input what comes back; the weight's gradient finds both. */
+/* Whether an operator rounds its first input. The first GEMM that reads an operand rounds it: the
+ * forward its input, the gradient of the input the incoming gradient. The weight's gradient finds
+ * both rounded. */
 static bool rounds_first(dh_op_type type)
 {
     static const bool does[DH_N_OP_TYPE] = {
@@ -360,9 +362,9 @@ static bool rounds_weight(dh_op_type type)
     return type == DH_OP_LINEAR || type == DH_OP_LINEAR_GELU || type == DH_OP_GROUPED_LINEAR;
 }
 
-/* Hopper's products of 8 bits read both operands along the shared axis, so that an operand of two
- * products is written twice: 2 bytes read and 2 written. Weights at a step's first micro-batch, for
- * all parts of their product. */
+/* Hopper's 8-bit GEMMs read both operands along the shared axis. An operand of two GEMMs is
+ * therefore written twice: 2 bytes read and 2 written. Weights are rounded at a step's first
+ * micro-batch, for all parts of their GEMM. */
 static double rounded_once_ns(const system_costs *c, const dh_cost_op *op)
 {
     const double bytes = 2 + 2, n_micro = (double)DH_MAX(c->job.n_micro, 1);
@@ -379,7 +381,8 @@ static bool is_ring_exchange(const dh_op *op)
     return op->type == DH_OP_RING_EXCHANGE || op->type == DH_OP_RING_EXCHANGE_BOTH;
 }
 
-/* A step of a ring that gathers: a product reads what came, where a ring of sums adds to it. */
+/* A step of a ring that gathers: a GEMM reads the data that came. In a ring of sums they are added.
+ */
 static bool passes_operand_on(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
@@ -389,7 +392,8 @@ static bool passes_operand_on(const dh_cost_op *op)
     return false;
 }
 
-/* A layer's input, or what comes back, gathered over tensor-parallel ranks in 8 bits, not 16. */
+/* A layer's input, or its incoming gradient, gathered over tensor-parallel ranks in 8 bits, not 16.
+ */
 static bool gathers_rounded(const system_costs *c, const dh_cost_op *op)
 {
     return c->job.fp8 && dh_system_has(&c->system, DH_TRAIT_ROUNDED_ONCE) &&
@@ -407,8 +411,11 @@ static double rounded_gather_ns(const system_costs *c, const dh_cost_op *op)
     return dh_cluster_collective(&c->cluster, op->op->type, bytes, span).ns;
 }
 
-/* Cast (2 read, 4 written), log-softmax and its gradient (4 + 4 each), cast back (4 + 2), of which
- * the loss's own operators have 2; theirs are passes over the half-precision logits. */
+/* Bytes of a logit that the passes in float32 add. The loss's own operators have 2 of these 28
+ * bytes, in passes over half-precision logits.
+ *
+ *   cast to float32, and back      2 + 4, 4 + 2
+ *   log-softmax, its gradient      4 + 4 each */
 static double float_loss_ns(const system_costs *c, const dh_cost_op *op)
 {
     const double bytes = 26;
@@ -416,9 +423,10 @@ static double float_loss_ns(const system_costs *c, const dh_cost_op *op)
     return dh_cluster_memory_ns(&c->cluster, bytes * logits);
 }
 
-/* Bytes moved by eager operators over those of one that does all at once. RMSNorm: to float32,
- * square, mean, scale, back, weight: 30 of 4; rotation as complex numbers in float32: 20 of 4; SiLU
- * and product: 10 of 6. */
+/* Bytes moved by eager operators over those of one fused operator.
+ *   RMSNorm     30 of 4: to float32, square, mean, scale, back, weight
+ *   rotation    20 of 4: complex numbers in float32
+ *   activation  10 of 6: SiLU and its product with up */
 static double eager_factor(const dh_op *op)
 {
     static const double factors[DH_N_OP_TYPE] = {
@@ -427,7 +435,8 @@ static double eager_factor(const dh_op *op)
     return factors[op->type] > 0 ? factors[op->type] : 1;
 }
 
-/* As its share of the whole product, which a model of devices charges what says so (tile_of). */
+/* Time of a part, as its share of the whole GEMM. A model of devices charges an operator with
+ * tile_of in this way. */
 static double part_ns(const system_costs *c, const dh_cost_op *op)
 {
     dh_op part = *op->op;
@@ -437,9 +446,10 @@ static double part_ns(const system_costs *c, const dh_cost_op *op)
     return c->plain->solo(c->plain->self, &of_whole).ns;
 }
 
-/* A ring reads two and writes one at each of its n - 1 additions of a part; one pass, as PyTorch's
- * fused_matmul_reduce_scatter has it (torch/distributed/_symmetric_memory, reduce_partials), reads
- * n and writes one. 1: no addition of a ring's. */
+/* Time of one pass over the time of a ring's additions. A ring reads two parts and writes one at
+ * each of its n - 1 additions. One pass, as in PyTorch's fused_matmul_reduce_scatter
+ * (torch/distributed/_symmetric_memory, reduce_partials), reads n and writes one. The result is 1
+ * for an operator that is no addition of a ring. */
 static double one_pass_share(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
@@ -489,7 +499,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     return t;
 }
 
-/* ---- what the host issues ---- */
+/* ---- launches by the host ---- */
 
 static bool host_waits_for(const system_costs *c, const dh_op *op)
 {
@@ -515,10 +525,10 @@ static dh_issue issue_of(const void *self, const dh_cost_op *op)
     return (dh_issue){.n_kernels = n_launches(c, op), .waits = host_waits_for(c, op->op)};
 }
 
-/* ---- what runs beside what ------------------------------------------------------------------ */
+/* ---- operators at the same time -------------------------------------------------------------- */
 
-/* Of one backward: a reduction of input gradients beside a weight gradient, an input gathered again
- * beside an input gradient. */
+/* Within one backward: a reduction of input gradients during a weight gradient, or an input
+ * gathered again during an input gradient. */
 static bool is_across_gradients(const dh_op *a, const dh_op *b)
 {
     return a->group == DH_GROUP_TP && a->phase != DH_PHASE_F && b->phase != DH_PHASE_F &&
@@ -550,20 +560,20 @@ static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_o
     return c->plain->beside(c->plain->self, a, b);
 }
 
-/* FlashAttention reached 30 to 50 % of an A100's peak forward and 25 to 35 % backward
- * (FlashAttention-2, arXiv 2307.08691, section 3); the middles over the 55 and 50 % that cluster
- * a100 has for the second version. */
+/* The first FlashAttention over the second version (FlashAttention-2, arXiv 2307.08691, section 3).
+ * It reached 30 to 50 % of an A100's peak forward and 25 to 35 % backward. The factors take the
+ * middles of these, over the 55 and 50 % of cluster a100. */
 #define FIRST_FLASH_FORWARD (0.40 / 0.55)
 #define FIRST_FLASH_BACKWARD (0.30 / 0.50)
 
 /* FlashAttention-2 on H100 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6): heads of 128, 16K
- * tokens, causal forward and backward. 328 is what Azure's guide measured, forward. */
+ * tokens, causal. Azure's guide measured 328 forward. */
 #define SECOND_FLASH_FORWARD 335e12
 #define SECOND_FLASH_BACKWARD 322e12
 
-/* Calibrated: torchtitan_llama3_h100, its rows in bf16: 0.512 of the capped peak, where NeMo's jobs
- * on the same device are right with 0.75. What keeps PyTorch's products from it is not known; on
- * A100 nothing does. */
+/* Calibrated: torchtitan_llama3_h100, its rows in bf16: 0.512 of the capped peak. NeMo's jobs on
+ * the same device are right with 0.75. The reason for PyTorch's lower rate is not known; on A100
+ * its GEMMs reach the full rate. */
 #define TORCH_PRODUCTS_SHARE (0.512 / 0.75)
 
 static void slow_products(const dh_system *system, dh_cluster *cluster)
@@ -588,7 +598,7 @@ static void slow_attention(const dh_system *system, dh_cluster *cluster)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-/* That of a forward. */
+/* The kernel of the forward. */
 static dh_attention_kernel first_kernel(const dh_system *system, const dh_cluster *cluster)
 {
     return dh_system_has(system, DH_TRAIT_SCORES) ? DH_ATTENTION_SCORES : cluster->attention;

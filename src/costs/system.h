@@ -16,90 +16,95 @@ extern "C" {
 /* X(id, name, doc) */
 #define DH_TRAIT_LIST(X)                                                                           \
     X(SCORES, "scores",                                                                            \
-      "attention writes its scores to memory, and keeps them unless train.recompute says not to")  \
+      "attention writes its scores to memory, and keeps them unless train.recompute drops "        \
+      "them")                                                                                      \
     X(WHOLE_FORWARD, "whole-forward",                                                              \
-      "train.recompute=full computes all of a layer again, also what no gradient reads")           \
+      "train.recompute=full computes the whole layer again, including results that no "            \
+      "gradient reads")                                                                            \
     X(WHOLE_LOGITS, "whole-logits", "the head makes all logits of a micro-batch at once")          \
     X(GRADIENTS_APART, "gradients-apart",                                                          \
-      "tensor parallelism's communication for input gradients does not run beside weight "         \
+      "tensor parallelism's communication for input gradients does not run during weight "         \
       "gradients, nor the other way round")                                                        \
     X(WAITING_TRANSFERS, "waiting-transfers",                                                      \
       "a rank computes nothing while it sends to another stage or receives from one")              \
     X(ORDERED_TRANSFERS, "ordered-transfers",                                                      \
       "transfers between stages run one after another, as PyTorch issues those of a process "      \
-      "group "                                                                                     \
-      "on one stream; ours run by link and direction")                                             \
+      "group on one stream; in dhelix they run by link and direction")                             \
     X(SPLIT_TRANSFERS, "split-transfers",                                                          \
       "without sequence parallelism each tensor-parallel rank sends a part to the next stage, "    \
       "which gathers them")                                                                        \
     X(REPEATED_KV, "repeated-kv",                                                                  \
-      "keys and values are repeated for all query heads before context-parallel ranks exchange "   \
-      "them")                                                                                      \
+      "keys and values are repeated for all query heads before context-parallel ranks "            \
+      "exchange them")                                                                             \
     X(REDUCED_LAST, "reduced-last",                                                                \
-      "gradients are reduced over data-parallel ranks when a rank has nothing else to do")         \
+      "gradients are reduced over data-parallel ranks only when a rank has nothing else to do")    \
     X(UNFUSED_OPTIMIZER, "unfused-optimizer",                                                      \
-      "gradients are unscaled and set to zero by passes of their own, 12 bytes a parameter, and "  \
-      "the half-precision copy is made by another one, 4 bytes")                                   \
+      "separate passes unscale gradients and set them to zero, 12 bytes a parameter, and "         \
+      "another one makes the half-precision copy, 4 bytes")                                        \
     X(HOST_WAITS, "host-waits",                                                                    \
-      "the host waits for what a rank receives from another stage before it issues what follows, " \
-      "which starts 150 us later, or in a system with a host time as late as the host issues it")  \
+      "the host waits for a message from another stage before it issues the next operators; "      \
+      "they start 150 us later, or, in a system with a host time, as late as the host issues "     \
+      "them")                                                                                      \
     X(LOSS_WAITS, "loss-waits",                                                                    \
-      "the host waits for the loss of every micro-batch before it issues what follows")            \
+      "the host waits for the loss of every micro-batch before it issues the next operators")      \
     X(TORCH_KERNELS, "torch-kernels",                                                              \
-      "the host issues kernels as PyTorch launches them, several for an operator, those of "       \
-      "gradients four times as fast; without it, an operator is one kernel")                       \
+      "the host issues kernels as PyTorch launches them: several for an operator, and those "      \
+      "of gradients four times as fast; without this trait an operator is one kernel")             \
     X(CAPTURED, "captured",                                                                        \
       "a layer's forward and its backward are CUDA graphs: the host issues each as one kernel")    \
     X(SECOND_PRODUCTS, "second-products",                                                          \
-      "train.recompute=selective makes every second product of a layer again as well")             \
+      "train.recompute=selective also computes every second matrix multiplication of a layer "     \
+      "again")                                                                                     \
     X(FLOAT_LOSS, "float-loss",                                                                    \
-      "logits become float32, and the loss and its gradient go over them in passes, 26 bytes a "   \
+      "logits become float32; separate passes compute the loss and its gradient, 26 bytes a "      \
       "logit more")                                                                                \
     X(EAGER, "eager",                                                                              \
-      "norms, rotations and activations are a pass for every arithmetic operator, in float32")     \
+      "norms, rotations and activations take one pass for every arithmetic operator, in "          \
+      "float32")                                                                                   \
     X(MASKS, "masks", "the forward keeps a byte for each element that dropout was applied to")     \
     X(SHARDED_GRADIENTS, "sharded-gradients",                                                      \
-      "data-parallel ranks keep a shard of the gradients each, and one bucket whole (ZeRO-2)")     \
+      "each data-parallel rank keeps a shard of the gradients, and one bucket whole (ZeRO-2)")     \
     X(HALF_GRADIENTS, "half-gradients",                                                            \
-      "gradients are kept in the type of train.dtype, and reduced in it, as with "                 \
+      "gradients are kept and reduced in the type of train.dtype, as with "                        \
       "parallel.grad_dtype=compute")                                                               \
     X(MATRIX_COLLECTIVES, "matrix-collectives",                                                    \
-      "zero 3: a block's parameters are gathered, and its gradients reduced, in as many messages " \
-      "as it has matrices, not in one")                                                            \
+      "zero 3: a block's parameters are gathered, and its gradients reduced, in as many "          \
+      "messages as it has matrices, not in one")                                                   \
     X(FIRST_FLASH, "first-flash",                                                                  \
-      "attention as FlashAttention had it, before its second version: forward 0.73, backward 0.6 " \
-      "of the speed")                                                                              \
+      "attention of the first FlashAttention: forward 0.73, backward 0.6 of the speed of the "     \
+      "second")                                                                                    \
     X(SECOND_FLASH, "second-flash",                                                                \
-      "attention no faster than FlashAttention-2, which knows no instructions of Hopper's: 335 "   \
-      "TFLOP/s forward, 322 backward")                                                             \
+      "attention at most as fast as FlashAttention-2, which does not use Hopper's "                \
+      "instructions: 335 TFLOP/s forward, 322 backward")                                           \
     X(TORCH_PRODUCTS, "torch-products",                                                            \
-      "devices with products of 8 bits, Hopper and later: all products at 0.68 of the cluster's "  \
-      "rate, as PyTorch reached there")                                                            \
+      "devices with 8-bit matrix multiplications (Hopper and later): all matrix "                  \
+      "multiplications run at 0.68 of the cluster's rate, as in PyTorch")                          \
     X(TORCH_RINGS, "torch-rings",                                                                  \
-      "context parallelism: attention to keys that come from other ranks takes 1.65 times as "     \
-      "long, as it did in PyTorch")                                                                \
+      "context parallelism: attention to keys of other ranks takes 1.65 times as long, as in "     \
+      "PyTorch")                                                                                   \
     X(ROUNDED_ONCE, "rounded-once",                                                                \
-      "train.fp8: an operand is rounded once for all products that read it, with its transpose, "  \
-      "weights once a step, and tensor parallelism gathers what is rounded")                       \
+      "train.fp8: an operand is rounded once for all matrix multiplications that read it, "        \
+      "with its transpose; weights once a step; tensor parallelism gathers rounded operands")      \
     X(TWO_STREAMS, "two-streams",                                                                  \
-      "parts of a layer's products, as rings have them, run on two streams in turn: together "     \
-      "they fill their waves as the whole product does")                                           \
+      "parts of a layer's matrix multiplication, as in rings, run on two streams in turn: "        \
+      "together they fill their waves as the whole one does")                                      \
     X(SUMMED_ONCE, "summed-once",                                                                  \
       "rings of tensor parallelism keep partial sums and add all of them in one pass")             \
     X(OVERLAPPING_STEPS, "overlapping-steps",                                                      \
-      "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, 4), " \
-      "so that planned schedules shorten the longest stage's span, not the step from end to end")  \
+      "a stage begins its next step when it has ended its own (post-validation, Zero Bubble, "     \
+      "4); planned schedules then shorten the span of the longest stage, not the whole step")      \
     X(EXPERT_KERNELS, "expert-kernels",                                                            \
-      "experts: routers, sorts and products of single experts are kernels of their own, and rows " \
-      "are put in order by expert once more after their exchange")                                 \
+      "experts: routers, sorts and the matrix multiplications of single experts are separate "     \
+      "kernels, and rows are put in order by expert once more after their exchange")               \
     X(UNFUSED_EXPERTS, "unfused-experts",                                                          \
-      "the same, and choices and permutations are PyTorch's kernels, with a pass over rows each")  \
+      "as expert-kernels, and choices and permutations are PyTorch's kernels, with one pass "      \
+      "over rows each")                                                                            \
     X(SHARED_ROWS, "shared-rows",                                                                  \
-      "tensor-parallel ranks that cut experts into columns send a share of the rows each, and "    \
-      "gather them behind the exchange, where that is faster")                                     \
+      "tensor-parallel ranks that cut experts into columns each send a share of the rows and "     \
+      "gather them after the exchange, where that is faster")                                      \
     X(ONE_COPY, "one-copy",                                                                        \
-      "a token goes once to every node with experts of its choice, and on from there (DeepEP, "    \
-      "HybridEP)")
+      "a token goes once to every node that has experts of its choice, and from there to "         \
+      "their ranks (DeepEP, HybridEP)")
 
 typedef enum dh_trait {
 #define X(id, name, doc) DH_TRAIT_##id,

@@ -278,7 +278,8 @@ static dh_status add_message(dh_ctx *ctx, dh_chat_role role, const char *what, c
                              bool unlearnt, dh_chat_messages *list)
 {
     if (!json_is_string(text))
-        return dh_fail(ctx, DH_EFORMAT, "the text of a message of role \"%.40s\" is no text", what);
+        return dh_fail(ctx, DH_EFORMAT, "the content of a message of role \"%.40s\" must be text",
+                       what);
     const dh_chat_message m = {role, json_string_value(text), json_string_length(text), unlearnt};
     return dh_vec_push(list, m) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
 }
@@ -560,7 +561,7 @@ static dh_status encode_messages(dh_ctx *ctx, encoding *e, const dh_chat_message
         if (!before)
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "chat template %s has no place for a system message%s", e->chat->name,
-                           i > 0 ? " behind others" : "");
+                           i > 0 ? " after other messages" : "");
         dh_str start = DH_STR_INIT;
         dh_str_printf(&start, "%s", before);
         if (system && m->role == DH_CHAT_USER) {

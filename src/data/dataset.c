@@ -128,7 +128,8 @@ static dh_status add_llmc(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 static dh_status add_u16(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     if (f->map.n_bytes % 2 != 0)
-        return dh_fail(ctx, DH_EFORMAT, "%zu bytes are not a number of uint16 tokens",
+        return dh_fail(ctx, DH_EFORMAT,
+                       "a file of uint16 tokens has an even number of bytes; this one has %zu",
                        f->map.n_bytes);
     dh_token_run run = {f->map.at, DH_TOKEN_U16, (int64_t)(f->map.n_bytes / 2)};
     return add_part(ctx, ds, &run, 1);
@@ -150,10 +151,9 @@ static bool looks_wider(const dh_data_file *f)
 static dh_status add_bare(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
 {
     if (looks_wider(f))
-        return dh_fail(
-            ctx, DH_EFORMAT,
-            "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's (no "
-            ".idx beside it), nor nanoGPT's: its tokens look wider than uint16");
+        return dh_fail(ctx, DH_EFORMAT,
+                       "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's "
+                       "(no .idx next to it), nor nanoGPT's: its tokens look wider than uint16");
     dh_log(DH_LOG_WARN, "%s has no header, and no .idx beside it: read as nanoGPT's, uint16 tokens",
            f->name);
     return add_u16(ctx, ds, f);

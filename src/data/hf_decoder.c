@@ -56,7 +56,7 @@ static dh_status step_strip(dh_ctx *ctx, hf_file *hf, json_t *node)
         return dh_fail(ctx, DH_EFORMAT, "decoder Strip: start and stop are not in 0..65535");
     if (fused && (left > 1 || right > 0))
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "decoder Strip behind Fuse with start %lld and stop %lld; start 1 and stop "
+                       "decoder Strip after Fuse with start %lld and stop %lld; start 1 and stop "
                        "0 are read",
                        (long long)left, (long long)right);
     return add(ctx, hf,

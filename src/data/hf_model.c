@@ -327,7 +327,7 @@ static dh_status set_unknown_id(dh_ctx *ctx, hf_file *hf)
     const json_int_t value = json_integer_value(id);
     if (!id || json_is_null(id)) return DH_OK;
     if (!json_is_integer(id) || value < 0 || (size_t)value >= json_array_size(hf->vocab))
-        return dh_fail(ctx, DH_EFORMAT, "unk_id is not the place of a token");
+        return dh_fail(ctx, DH_EFORMAT, "unk_id is not the index of a token of the vocabulary");
     hf->tok->unk = (uint32_t)value;
     mark_unknown(hf->tok);
     return DH_OK;
@@ -377,7 +377,7 @@ static dh_status read_wordpiece(dh_ctx *ctx, hf_file *hf)
 {
     const json_t *longest = json_object_get(hf->model, "max_input_chars_per_word");
     if (longest && (!json_is_integer(longest) || json_integer_value(longest) < 0))
-        return dh_fail(ctx, DH_EFORMAT, "max_input_chars_per_word is no number of characters");
+        return dh_fail(ctx, DH_EFORMAT, "max_input_chars_per_word must be a number of characters");
     hf->tok->longest_word = longest ? (size_t)json_integer_value(longest) : 100;
     DH_TRY(take_affix(ctx, hf, "continuing_subword_prefix", "##", &hf->tok->word_prefix));
     return add_vocab(ctx, hf);

@@ -33,7 +33,7 @@ static dh_status read_behavior(dh_ctx *ctx, const json_t *node, const char *abse
             return DH_OK;
         }
     const char *near = dh_nearest(name, names, DH_COUNTOF(names));
-    return dh_fail(ctx, DH_EUNSUPPORTED, "pre_tokenizer %s with behavior \"%.40s\"%s%s",
+    return dh_fail(ctx, DH_EUNSUPPORTED, "pre_tokenizer %s with behavior \"%.40s\" is not read%s%s",
                    hf_string(node, "type"), name, near ? ": did you mean " : "", near ? near : "");
 }
 
@@ -92,7 +92,8 @@ static dh_status step_fixed_length(dh_ctx *ctx, hf_file *hf, json_t *node)
     const json_int_t n = json_integer_value(length);
     if (length && (n < 1 || n > 65535))
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "pre_tokenizer FixedLength of %lld characters (1 to 65535)", (long long)n);
+                       "pre_tokenizer FixedLength of %lld characters; it must have 1 to 65535",
+                       (long long)n);
     snprintf(pattern, sizeof pattern, "(?s:.{1,%lld})", length ? (long long)n : 5);
     return cut(ctx, hf, pattern, DH_SPLIT_ISOLATED, false);
 }
@@ -111,8 +112,10 @@ static dh_status read_prepend_scheme(dh_ctx *ctx, const json_t *node, dh_mark_be
             *before = (dh_mark_before)i;
             return DH_OK;
         }
-    return dh_fail(ctx, DH_EUNSUPPORTED, "pre_tokenizer Metaspace with prepend_scheme \"%.40s\"",
-                   name);
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "pre_tokenizer Metaspace with prepend_scheme \"%.40s\"; always, first and never are read",
+        name);
 }
 
 static dh_status step_metaspace(dh_ctx *ctx, hf_file *hf, json_t *node)

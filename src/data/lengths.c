@@ -168,11 +168,10 @@ static dh_status check_tokens(dh_ctx *ctx, const char *path, const dh_lengths *l
     double sum = 0;
     for (size_t i = 0; i < l->of.n; i++) sum += (double)l->of.at[i];
     if (sum <= (double)DH_LENGTHS_MOST_TOKENS) return DH_OK;
-    return dh_fail(
-        ctx, DH_EFORMAT,
-        "%s: its documents have %.3g tokens together, more than the %.3g allowed: a part "
-        "of the list, or a histogram of fewer documents, says as much",
-        path, sum, (double)DH_LENGTHS_MOST_TOKENS);
+    return dh_fail(ctx, DH_EFORMAT,
+                   "%s: its documents have %.3g tokens together, more than the %.3g allowed: a "
+                   "part of the list, or a histogram of fewer documents, would be right",
+                   path, sum, (double)DH_LENGTHS_MOST_TOKENS);
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */

@@ -59,8 +59,8 @@ static dh_status load_encoder(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
         free(merges);
         if (there) return st;
     }
-    return dh_fail(ctx, DH_EMISSING, "%s is a vocabulary without vocab.bpe or merges.txt beside it",
-                   path);
+    return dh_fail(ctx, DH_EMISSING,
+                   "%s is a vocabulary without vocab.bpe or merges.txt next to it", path);
 }
 
 /* "bos_token": "text" or {"content": "text"}; null means none; absent changes nothing. */

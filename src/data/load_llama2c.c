@@ -57,8 +57,9 @@ static dh_status read_tokens(dh_ctx *ctx, dh_tokenizer *tok, const unsigned char
         at += sizeof score + sizeof len;
         if (len < 0 || len > longest || (size_t)len > n - at)
             return dh_fail(ctx, DH_EFORMAT,
-                           "token %u at offset %zu: length %d (longest %d, %zu bytes left)", id, at,
-                           len, longest, n - at);
+                           "token %u at offset %zu has length %d, which does not fit (longest %d, "
+                           "%zu bytes left)",
+                           id, at, len, longest, n - at);
         if (!isfinite(score))
             return dh_fail(ctx, DH_EFORMAT, "token %u: score is not a number", id);
         if (!dh_vec_push(scores, score))

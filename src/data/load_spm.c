@@ -206,7 +206,9 @@ static dh_status read_piece(dh_ctx *ctx, span s, spm_model *model)
     if (read_message(ctx, s, "piece", piece_rows, DH_COUNTOF(piece_rows), &piece) != DH_OK)
         return dh_ctx_while(ctx, "reading token %zu", id);
     if (piece.text.n == 0 || piece.text.n > 65535)
-        return dh_fail(ctx, DH_EFORMAT, "token %zu has a text of %zu bytes", id, piece.text.n);
+        return dh_fail(ctx, DH_EFORMAT,
+                       "token %zu has a text of %zu bytes; it must have 1 to 65535", id,
+                       piece.text.n);
     if (!isfinite(piece.score))
         return dh_fail(ctx, DH_EFORMAT, "token %zu: score is not a number", id);
     if (!dh_vec_push(&model->pieces, piece) || !dh_vec_push(&model->scores, piece.score))
@@ -252,7 +254,8 @@ static dh_status check_supported(dh_ctx *ctx, const spm_model *model)
                        "SentencePiece model type %llu; unigram (1) and BPE (2) are read",
                        (unsigned long long)model->trainer.model_type);
     if (model->trainer.space_as_suffix)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "SentencePiece setting treat_whitespace_as_suffix");
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "the SentencePiece setting treat_whitespace_as_suffix is not supported");
     return DH_OK;
 }
 
@@ -311,7 +314,9 @@ static dh_status add_piece(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *mode
     case PIECE_UNUSED: /* BPE would make it and take it apart again */
         if (tok->kind == &dh_tok_spm_unigram)
             return add_text(ctx, tok, id, p->text, DH_PIECE_UNUSED);
-        return dh_fail(ctx, DH_EUNSUPPORTED, "token %u is marked unused (type 5)", id);
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "token %u is marked unused (type 5), which is supported in unigram models only", id);
     default:
         return dh_fail(ctx, DH_EFORMAT, "token %u has the unknown type %llu", id,
                        (unsigned long long)p->type);

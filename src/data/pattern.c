@@ -257,8 +257,9 @@ dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool li
     while (!literal && s.at < n && !s.out.failed) spell_next(&s);
     if (s.refused) {
         dh_str_fini(&s.out);
-        return dh_fail(ctx, DH_EUNSUPPORTED, "split pattern: \\%c inside of [...]: %.200s",
-                       s.refused, pattern);
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "split pattern: \\%c inside of [...] is not supported: %.200s", s.refused,
+                       pattern);
     }
     dh_pattern *made = s.out.failed ? NULL : calloc(1, sizeof *made);
     dh_status st = made ? compile(ctx, &s.out, literal, made)

@@ -234,7 +234,8 @@ static json_t *unigram(const dh_tokenizer *tok)
 dh_status dh_save_spm_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir)
 {
     const char *what = beyond(tok);
-    if (what) return dh_fail(ctx, DH_EUNSUPPORTED, "%s, which no tokenizer.json says", what);
+    if (what)
+        return dh_fail(ctx, DH_EUNSUPPORTED, "%s, which a tokenizer.json cannot express", what);
     const bool is_unigram = tok->kind == &dh_tok_spm_unigram;
     json_t *root = json_pack(
         "{s:s, s:n, s:n, s:o, s:o, s:n, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",

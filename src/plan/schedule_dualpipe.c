@@ -167,7 +167,8 @@ static dh_status dualpipev(dh_ctx *ctx, const dh_schedule_row *row, const dh_sch
 
 const dh_schedule_row dh_row_dualpipe = {
     .name = "dualpipe",
-    .doc = "two model copies in opposite directions, F beside B in the main phase, p+1 activations "
+    .doc = "two model copies in opposite directions, F and B co-executed in the main phase, p+1 "
+           "activations "
            "(DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
     .placement = DH_PLACE_BIDIRECTIONAL,
     .n_chunks = 1,

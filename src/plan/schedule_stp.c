@@ -160,7 +160,7 @@ static dh_status stp(dh_ctx *ctx, const dh_schedule_row *row, const dh_schedule_
 const dh_schedule_row dh_row_stp = {
     .name = "stp",
     .doc =
-        "V-shaped placement, all-reduces of one micro-batch beside another's computation, backward "
+        "V-shaped placement, all-reduces of one micro-batch during another's computation, backward "
         "whole in the steady phase, 3p activations (STP, arXiv 2510.27257)",
     .placement = DH_PLACE_FOLDED,
     .n_chunks = 2,

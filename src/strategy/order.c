@@ -154,36 +154,51 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const dh_order_policy policies[] = {
-    {"sequential", "one strand after the other", NULL, false, false, false},
-    {"round-robin", "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)", alternate,
-     false, false, false},
-    {"list",
-     "the operator that can start first, of several the most urgent, over all blocks of the slot "
-     "(Graham 1969; HEFT)",
-     slot_order_list, false, false, true},
-    {"dp", "pairs of segments in the given order, by equation 2 (DHelix, arXiv 2411.15871)",
-     slot_order_dp, true, false, false},
-    {"exact", "pairs of segments over all orders and cuts", slot_order_exact, true, false, false},
-    {"auto",
-     "of the other policies, except the fixed orders, the one whose order ends first by the costs",
-     order_auto, false, false, true},
-    {"dualpipe",
-     "fixed: attention, dispatch, MLP and combine of the forward run during combine, MLP with its "
-     "weight gradients, dispatch, and attention with its weight gradients of the backward "
-     "(DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
-     slot_order_dualpipe, false, true, false},
-    {"combined-1f1b",
-     "fixed: five nodes a layer on two streams; the last weight gradients cover the transfer to "
-     "the next stage (Megatron-Core)",
-     slot_order_combined, false, true, false},
-    {"stp",
-     "fixed: attention or MLP of a forward and of an unsplit backward take turns (STP, arXiv "
-     "2510.27257)",
-     slot_order_stp, false, true, false},
-    {"critical-path",
-     "one strand after the other; weight gradients before input gradients, after them, or while "
-     "transfers are waited for, whichever ends first (Centauri, ASPLOS 2024)",
-     slot_order_critical, false, true, true},
+    {.name = "sequential", .doc = "one strand after the other"},
+    {.name = "round-robin",
+     .doc = "operators of the two strands alternate (Wavelet+ of DHelix, 6.1)",
+     .order = alternate},
+    {.name = "list",
+     .doc = "the operator that can start first; among several the most urgent one, over all blocks "
+            "of the slot (Graham 1969; HEFT)",
+     .order = slot_order_list,
+     .limits = true},
+    {.name = "dp",
+     .doc = "pairs of segments in the given order, by equation 2 (DHelix, arXiv 2411.15871)",
+     .order = slot_order_dp,
+     .plans = true},
+    {.name = "exact",
+     .doc = "pairs of segments over all orders and cuts",
+     .order = slot_order_exact,
+     .plans = true},
+    {.name = "auto",
+     .doc =
+         "the fastest order by the costs among those of the other policies; fixed orders are not "
+         "tried",
+     .order = order_auto,
+     .limits = true},
+    {.name = "dualpipe",
+     .doc = "fixed: attention, dispatch, MLP and combine of the forward run during combine, MLP "
+            "with its weight gradients, dispatch, and attention with its weight gradients of the "
+            "backward (DeepSeek-V3, arXiv 2412.19437, 3.2.1)",
+     .order = slot_order_dualpipe,
+     .fixed = true},
+    {.name = "combined-1f1b",
+     .doc = "fixed: five nodes a layer on two streams; the last weight gradients cover the "
+            "transfer to the next stage (Megatron-Core)",
+     .order = slot_order_combined,
+     .fixed = true},
+    {.name = "stp",
+     .doc = "fixed: attention or MLP of a forward and of an unsplit backward take turns (STP, "
+            "arXiv 2510.27257)",
+     .order = slot_order_stp,
+     .fixed = true},
+    {.name = "critical-path",
+     .doc = "one strand after the other; weight gradients run before or after input gradients, or "
+            "during waits for transfers, whichever ends first (Centauri, ASPLOS 2024)",
+     .order = slot_order_critical,
+     .fixed = true,
+     .limits = true},
 };
 
 const dh_order_policy *dh_order_policies(size_t *n)

@@ -18,8 +18,8 @@ static const dh_strategy strategies[] = {
      "2411.15871, 4.2)",
      DH_NO_PASSES, "dhelix-w", "exact", true, false},
     {"dhelix",
-     "two strands on a folded model; of pairing plans and list schedules the order that ends "
-     "first, with events instead of barriers",
+     "two strands on a folded model; the fastest order among pairing plans and list schedules, "
+     "with events instead of barriers",
      DH_NO_PASSES, "dhelix-w", "auto", false, false},
     {"intra-batch",
      "one strand; collectives of tensor parallelism become rings that run during parts of their "

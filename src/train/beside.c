@@ -13,7 +13,7 @@ typedef struct error_row {
 static const error_row on_cluster = {
     0.047, "the mean error of speed-ups on clusters (dhelix validate dhelix-speedups)"};
 static const error_row on_profile = {
-    0.051, "the mean error of steps by a profile beside measured ones (bench/overlap)"};
+    0.051, "the mean error of steps by a profile, compared with measured ones (bench/overlap)"};
 static const error_row on_estimates = {
     0.051, "the mean error of steps by a profile: by estimates, as here, it may be more (dhelix "
            "profile measures)"};

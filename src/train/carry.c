@@ -102,18 +102,17 @@ static dh_status choose_step(dh_ctx *ctx, const dh_job *job, choice *c, int64_t 
     dh_ctx why = DH_CTX_INIT;
     *step = latest(c, true);
     if (*step < 0 && uncounted < 0)
-        return dh_fail(
-            ctx, DH_EMISSING,
-            "the ranks that are left have none of one step: they were being set up, or in "
-            "the middle of the optimizer's");
+        return dh_fail(ctx, DH_EMISSING,
+                       "the remaining ranks hold the complete state of no step: they were being "
+                       "set up, or were inside the optimizer");
     dh_status st = *step >= 0 ? try_step(&why, c, *step) : DH_EMISSING;
     if (st == DH_OK || uncounted < 0)
         return st == DH_OK ? DH_OK : dh_fail(ctx, st, "%s", why.message);
     if (job->spike_action != DH_SPIKE_OFF)
-        return dh_fail(ctx, DH_EMISSING,
-                       "spike.action has to judge the loss of step %lld, of which a lost rank had "
-                       "a part",
-                       (long long)uncounted);
+        return dh_fail(
+            ctx, DH_EMISSING,
+            "spike.action must judge the loss of step %lld, and a lost rank had a part of it",
+            (long long)uncounted);
     *step = uncounted;
     return try_step(ctx, c, uncounted);
 }
@@ -154,7 +153,7 @@ static dh_status check_room(dh_ctx *ctx, const dh_model *model)
     const double available = dh_memory_available();
     char image[32], free_bytes[32];
     if (available == 0 || needed <= available) return DH_OK;
-    return dh_fail(ctx, DH_ENOMEM, "that takes another %s of memory, and %s are free",
+    return dh_fail(ctx, DH_ENOMEM, "the state in memory would take another %s, and %s are free",
                    dh_format_bytes(image, sizeof image, needed),
                    dh_format_bytes(free_bytes, sizeof free_bytes, available));
 }

@@ -46,7 +46,7 @@ static dh_status check_memory(dh_ctx *ctx, const shrinking *s, int64_t n_ranks,
     char needed[32], there[32];
     const double n_bytes = (double)bytes_of_rank * (double)n_ranks;
     if (s->options->memory_bytes <= 0 || n_bytes <= s->options->memory_bytes) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL, "they need %s of memory, and there are %s",
+    return dh_fail(ctx, DH_EINVAL, "they need %s of memory, and the machine has %s",
                    dh_format_bytes(needed, sizeof needed, n_bytes),
                    dh_format_bytes(there, sizeof there, s->options->memory_bytes));
 }
@@ -192,8 +192,8 @@ dh_status dh_job_shrink(dh_ctx *ctx, const dh_job *job, int64_t n_left,
                        "former ones: with %lld ranks, %s",
                        (long long)n_left, (long long)s.n_refused, s.refusal.message);
     if (shrunk->job.ranks >= job->elastic_min_ranks) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL, "it could over %s, and elastic.min_ranks is %lld", shrunk->text,
-                   (long long)job->elastic_min_ranks);
+    return dh_fail(ctx, DH_EINVAL, "it could go on over %s, but elastic.min_ranks is %lld",
+                   shrunk->text, (long long)job->elastic_min_ranks);
 }
 
 dh_status dh_shrunk_state(dh_ctx *ctx, const dh_shrunk *shrunk, char *text, size_t cap)

@@ -82,8 +82,8 @@ static dh_status other_shape(dh_ctx *ctx, const dh_tensor *t, const dh_st_tensor
 {
     char a[SHAPE_BYTES], b[SHAPE_BYTES];
     return dh_fail(ctx, DH_EINVAL,
-                   "it is %s %s in the file, and %s %s in the program: a whole has that shape, or "
-                   "one axis as many times as long as a group has ranks",
+                   "it is %s %s in the file, and %s %s in the program: a whole tensor has the "
+                   "program's shape, or one axis is longer by the number of ranks of a group",
                    dh_st_dtype_name(from->dtype),
                    dh_shape_text(a, sizeof a, from->ndim, from->shape), dh_dtype_name(t->dtype),
                    dh_shape_text(b, sizeof b, t->ndim, t->shape));
@@ -107,10 +107,9 @@ static bool takes_same(const dh_pass_list *passes)
 static dh_status check_same(dh_ctx *ctx, const dh_tensor *t)
 {
     if (is_split(t)) return DH_OK;
-    return dh_fail(
-        ctx, DH_EINVAL,
-        "it is given by rank, and passes take it for the same on all: name the axis that "
-        "ranks split (heads, ffn, vocab, experts or routed)");
+    return dh_fail(ctx, DH_EINVAL,
+                   "it is given by rank, and passes take it for the same on all ranks: name the "
+                   "axis that the ranks split (heads, ffn, vocab, experts or routed)");
 }
 
 static dh_status find_cut(dh_ctx *ctx, const dh_graph_run *run, const dh_tensor *t, int64_t rank,

@@ -93,10 +93,10 @@ static dh_status load_base(dh_ctx *ctx, dh_run *run)
     const source base = {"train.init_from", job->init_from, false};
     dh_weights *weights;
     if (!is_given(base.path))
-        return dh_fail(ctx, DH_EINVAL,
-                       "lora.rank %lld trains adapters of a model that is there: give "
-                       "train.init_from",
-                       (long long)job->model.lora.rank);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "lora.rank %lld trains adapters of existing weights: name them by train.init_from",
+            (long long)job->model.lora.rank);
     dh_status st = open_alike(ctx, run, &base, &weights, run->base_hash);
     if (st == DH_OK) st = dh_session_load_base(ctx, run->session, weights);
     if (st == DH_OK && !run->saver.apart && run->ranks.rank == 0)

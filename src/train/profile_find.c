@@ -91,8 +91,8 @@ static dh_status read_named(dh_ctx *ctx, const dh_job *job, const dh_profile *he
     if (st == DH_OK) st = count_known(ctx, job, p, &cover);
     if (st == DH_OK && cover.n_known < cover.n_ops)
         st = dh_fail(ctx, DH_EINVAL,
-                     "profile %s was not made for this: it knows %zu of the job's %zu classes of "
-                     "operators, and not %s; `dhelix profile JOB --out %s` adds them",
+                     "profile %s was not made for this job: it has times of %zu of its %zu classes "
+                     "of operators, and none of %s; `dhelix profile JOB --out %s` adds them",
                      p->name, cover.n_known, cover.n_ops, cover.missing, job->profile);
     if (st == DH_OK)
         *profile = p;

@@ -115,8 +115,8 @@ dh_status dh_job_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job,
     dh_system_job said;
     if (job->fp8 != DH_FP8_OFF && cluster->fp8_flops_per_s == 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "train.fp8, but devices of cluster %s have no products of 8 bits "
-                       "(device.tflops.fp8): train.fp8=off would be right",
+                       "train.fp8 is set, but devices of cluster %s have no matrix multiplications "
+                       "in 8 bits (device.tflops.fp8): train.fp8=off would be right",
                        cluster->name);
     DH_TRY(dh_job_system(ctx, job, &system, &said));
     DH_TRY(dh_system_costs(ctx, arena, &system, &said, cluster, costs));

@@ -129,11 +129,12 @@ dh_status dh_share_check(dh_ctx *ctx, const dh_program *p, const bool *has)
         place_in_group(p, flat, has, &index, &n, &n_all);
         if (n == n_all) continue;
         if (is_sharded(flat))
-            return dh_fail(ctx, DH_EMISSING,
-                           "of moments that parallel.zero shards, rank %lld alone had its part",
-                           (long long)p->rank);
+            return dh_fail(
+                ctx, DH_EMISSING,
+                "parallel.zero shards the moments, and only rank %lld had its part of them",
+                (long long)p->rank);
         if (n == 0)
-            return dh_fail(ctx, DH_EMISSING, "no other rank has what rank %lld had",
+            return dh_fail(ctx, DH_EMISSING, "no other rank has a copy of the state of rank %lld",
                            (long long)p->rank);
     }
     return DH_OK;

@@ -22,9 +22,10 @@ dh_status dh_train_simulate_on(dh_ctx *ctx, const dh_resolved *job, const dh_tra
 {
     dh_sim_options options;
     if (job->job.packing == DH_PACKING_GROUP)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "a step of data.packing group is that of several meshes, by what documents "
-                       "there are: it is not simulated as one; pack would be");
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "data.packing group trains a step on several meshes, each with the documents of its "
+            "lengths; one mesh cannot be simulated for it: data.packing pack would be right");
     DH_TRY(dh_train_slow(ctx, &job->job, how, &job->recipe.mesh, &options));
     options.cores = dh_train_cores(job);
     return dh_simulate(ctx, &job->recipe, costs, &options, sim);

@@ -147,9 +147,9 @@ static dh_status set_suspect_aside(dh_ctx *ctx, const dh_run *run, const spike *
 static dh_status stop(dh_ctx *ctx, const dh_run *run, const char *what, const char *why)
 {
     return dh_fail(ctx, DH_EDIVERGED,
-                   "%s; %s. The same command continues from the newest checkpoint: give it another "
-                   "optimizer.lr or optimizer.grad_clip, a wider spike.deviations, or spike.action "
-                   "back, which leaves the data out that caused it",
+                   "%s; %s. The same command continues from the newest checkpoint. Change "
+                   "optimizer.lr, optimizer.grad_clip or spike.deviations, or set "
+                   "spike.action=back, which leaves out the data of the spike",
                    what, why);
 }
 

@@ -169,8 +169,8 @@ static dh_status check_system(dh_ctx *ctx, const dh_job *job)
     DH_TRY(dh_system_read(ctx, job->system, &system));
     if (system.traits == 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
-                   "system=%s is only simulated (dhelix simulate --cluster); what is trained is "
-                   "ours: leave system out, or system=dhelix",
+                   "system=%s is only simulated (dhelix simulate --cluster); training runs this "
+                   "program itself: leave system out, or give system=dhelix",
                    job->system);
 }
 

@@ -125,8 +125,9 @@ static dh_status open_weights(dh_ctx *ctx, const char *base, dh_found *found)
     if (dh_path_is_dir(path) && holds(path, DH_ADAPTER_CONFIG) && !holds(path, "model.safetensors"))
         return open_adapters(ctx, base, found);
     if (base)
-        return dh_fail(ctx, DH_EINVAL, "--base is for adapters, and %s has no " DH_ADAPTER_CONFIG,
-                       path);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "--base belongs to adapters: leave it out, since %s has no " DH_ADAPTER_CONFIG, path);
     DH_TRY(dh_weights_open(ctx, path, &found->weights));
     return dh_weights_model(ctx, found->weights, &found->model);
 }
@@ -210,7 +211,9 @@ dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenize
         sscanf(quoted, "\"%63[^\"]\"", name) == 1 && strcmp(name, "auto") != 0)
         return dh_chat_find(ctx, name, chat);
     if (tokenizer) return dh_chat_of_tokenizer(ctx, tokenizer, chat);
-    return dh_fail(ctx, DH_EMISSING, "there is no tokenizer whose chat_template could be taken");
+    return dh_fail(ctx, DH_EMISSING,
+                   "the chat template is that of the tokenizer, and no tokenizer was found: name a "
+                   "template, or give a tokenizer");
 }
 
 /* ---- session -------------------------------------------------------------------------------- */

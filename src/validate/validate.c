@@ -256,7 +256,7 @@ static const dh_validation_table tables[] = {
      .form = DH_VALIDATION_STACKS,
      .paper = "dhelix-paper",
      .file = "dhelix_fig3_time_breakdown_a40_digitised",
-     .doc = "what Megatron-LM's time goes into: six dense models, 64 A40",
+     .doc = "breakdown of Megatron-LM's time: six dense models, 64 A40",
      .how = "jobs dhelix-*, system megatron-core, simulated on cluster a40, two context-parallel "
             "ranks as in figure 12; the MoE model is left out",
      .unit = "%",
@@ -414,7 +414,8 @@ static const dh_validation_table tables[] = {
      .form = DH_VALIDATION_BARS,
      .paper = "dhelix-paper",
      .file = "dhelix_table1_comm_estimate_llama405b",
-     .doc = "what a device sends in a step of Llama 3 405B, inside its node and between nodes",
+     .doc =
+         "bytes that a device sends in a step of Llama 3 405B, inside its node and between nodes",
      .how =
          "job dhelix-405b-volumes, simulated on cluster h100: what its instructions send, by the "
          "table's conventions (src/validate/volumes.c) and in its digits",
@@ -453,7 +454,7 @@ static const dh_validation_table tables[] = {
     {.name = "contention",
      .form = DH_VALIDATION_BARS,
      .file = "overlap_contention_published",
-     .doc = "how much slower computation is beside communication",
+     .doc = "slow-down of computation during communication",
      .how =
          "1 - OEF of GEMMs and attention, mean and largest beside all links of clusters a100 and "
          "h100; on H100 beside links inside a node, against the middle of the published range",
@@ -470,7 +471,7 @@ static const dh_validation_table tables[] = {
      .run = dh_validate_hardware},
     {.name = "gemm-fp8",
      .file = "azure_gemm_fp8",
-     .doc = "products of 8 bits alone, H100 and H200",
+     .doc = "8-bit matrix multiplications alone, H100 and H200",
      .how = "as clusters h100 and h200 have them",
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
@@ -479,7 +480,7 @@ static const dh_validation_table tables[] = {
      .run = dh_validate_gemm_fp8},
     {.name = "gemm-b200",
      .file = "simumax_b200_gemm",
-     .doc = "matrix products of Transformer Engine alone, bf16, B200",
+     .doc = "matrix multiplications of Transformer Engine alone, bf16, B200",
      .how = "as cluster b200 has them",
      .unit = "us",
      .measure = DH_VALIDATION_RELATIVE,

@@ -195,10 +195,11 @@ static dh_status add_target(dh_ctx *ctx, const char *module, dh_lora *lora)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "\"target_modules\" has \"%.60s\": only names of linears are read, as "
                        "\"q_proj\", or \"all-linear\"",
-                       module ? module : "what is no text");
+                       module ? module : "an entry that is not text");
     if (is_listed(lora->targets, name)) return DH_OK;
     if (at + strlen(name) + 2 > sizeof lora->targets)
-        return dh_fail(ctx, DH_EUNSUPPORTED, "\"target_modules\" names too many linears");
+        return dh_fail(ctx, DH_EUNSUPPORTED,
+                       "\"target_modules\" is too long: the names of its linears do not fit");
     snprintf(lora->targets + at, sizeof lora->targets - at, "%s%s", at ? "," : "", name);
     return DH_OK;
 }

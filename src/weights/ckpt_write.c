@@ -39,7 +39,9 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
 
 dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_writer **out)
 {
-    if (step < 0) return dh_fail(ctx, DH_EINVAL, "checkpoint of step %lld", (long long)step);
+    if (step < 0)
+        return dh_fail(ctx, DH_EINVAL, "checkpoint of step %lld: steps are 0 or more",
+                       (long long)step);
     dh_arena *arena = dh_arena_create();
     dh_ckpt_writer *c = arena ? DH_NEW(arena, dh_ckpt_writer) : NULL;
     if (!c) {
@@ -151,9 +153,11 @@ dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name
 dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state *state)
 {
     if (state->step != c->manifest.step || state->next_sample < 0)
-        return dh_fail(
-            ctx, DH_EINVAL, "state of step %lld, sample %lld in the checkpoint of step %lld",
-            (long long)state->step, (long long)state->next_sample, (long long)c->manifest.step);
+        return dh_fail(ctx, DH_EINVAL,
+                       "state of step %lld and sample %lld for the checkpoint of step %lld: the "
+                       "steps must be equal, and the sample 0 or more",
+                       (long long)state->step, (long long)state->next_sample,
+                       (long long)c->manifest.step);
     char *text = NULL;
     DH_TRY(ckpt_state_text(ctx, state, &text));
     dh_status st = dh_ckpt_put_file(ctx, c, CKPT_STATE, text, strlen(text));

@@ -166,7 +166,9 @@ static dh_status open_llama2c(dh_ctx *ctx, dh_weights *w, const int32_t *head)
     m->rope.theta = 10000;
     m->init_std = 0.02;
     if (kv_heads < 1 || dh_model_validate(ctx, m) != DH_OK) {
-        if (kv_heads < 1) dh_fail(ctx, DH_EFORMAT, "key/value heads are %d", kv_heads);
+        if (kv_heads < 1)
+            dh_fail(ctx, DH_EFORMAT, "the number of key/value heads is %d; it must be positive",
+                    kv_heads);
         return dh_ctx_while(ctx, "taking its first 28 bytes as llama2.c's header");
     }
     w->has_model = true;

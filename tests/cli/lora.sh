@@ -94,7 +94,7 @@ ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/changed" --set train.
 printf '\1' | dd of="$tmp/base/model.safetensors" bs=1 seek=9000 conv=notrunc status=none
 fails 1 'it has changed, or it' "$dhelix" eval "$tmp/run" --base "$tmp/base" --data $text --tokenizer bytes
 fails 1 'train.init_from weights with hash' "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/changed" --set train.init_from="$tmp/base"
-fails 1 'give train.init_from' "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/none" --set train.init_from=
+fails 1 'train.init_from' "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/none" --set train.init_from=
 fails 1 'lora.targets names c_attn' "$dhelix" check "$tmp/job.yaml" --set lora.targets=q_proj,c_attn
 fails 1 'targets are others' "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/none" \
     --set lora.init_from="$PWD/tests/data/weights/lora-qwen2"

@@ -192,7 +192,7 @@ check 'other strategies are no slower' awk -v a="$(json tokens_per_s)" -v b="$ra
 check 'it says which' grep -q 'strategy=dhelix' "$tmp/out"
 ok "$dhelix" tune "$tmp/lengths.yaml" $by_length --memory 1.2GB --write "$tmp/grouped.yaml"
 ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster a40 --lengths "$tmp/lengths"
-fails 2 'tries few schedules' "$dhelix" tune "$tmp/lengths.yaml" $by_length --schedules all
+fails 2 '--set parallel.schedule=NAME' "$dhelix" tune "$tmp/lengths.yaml" $by_length --schedules all
 fails 1 'no strategy is called dhelx' "$dhelix" tune "$tmp/lengths.yaml" $by_length --strategies dhelx
 fails 1 'data.train is not set' "$dhelix" tune "$tmp/lengths.yaml" --cluster a40 --devices 4 --lengths data
 # A histogram, whose humps lie between the same two halves: it is cut between them.

@@ -346,7 +346,7 @@ static void tokenizer_json_refusals(void **state)
          DH_EUNSUPPORTED, "regular expression"},
         {UNIGRAM("\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},"
                  "{\"type\":\"Strip\",\"start\":0,\"stop\":1}]},") PIECES,
-         DH_EUNSUPPORTED, "Strip behind Fuse"},
+         DH_EUNSUPPORTED, "decoder Strip"},
         {UNIGRAM("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"?\"},")
              PIECES,
          DH_EFORMAT, "not base64"},

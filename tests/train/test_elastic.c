@@ -223,9 +223,9 @@ static void it_ends_where_it_is_told_to(void **state)
     } ends[] = {
         {"parallel.dp=4", "leave:3:50", "", DH_ECOMM}, /* elastic.action=stop */
         {"parallel.dp=4 elastic.min_ranks=3" ELASTIC, "leave:3:50",
-         "it could over 2 of 4 ranks (parallel.dp=2), the most that it can have (not 3: "
+         "it could go on over 2 of 4 ranks (parallel.dp=2), the most that it can have (not 3: "
          "train.batch "
-         "8 is not a multiple of parallel.dp = 3: 6 or 9 would be), and elastic.min_ranks is 3",
+         "8 is not a multiple of parallel.dp = 3: 6 or 9 would be), but elastic.min_ranks is 3",
          DH_ECOMM},
         {"parallel.dp=2 parallel.tp=2 elastic.min_ranks=3" ELASTIC IMPATIENT, "hang:3:150",
          "over 2 of 4 ranks (parallel.dp=1)", DH_ECOMM},
