@@ -33,9 +33,9 @@ typedef struct dh_describe_plan_options {
 DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job,
                                   const dh_describe_plan_options *options, dh_str *json);
 
-/* The order of one policy for other programs to follow (docs/reference/plan-export.md): operators by module
- * path, call and occurrence, their times, operators that run at once, and causes of exposed time.
- * options->explain is not read. */
+/* The order of one policy for other programs to follow (docs/reference/plan-export.md). It has
+ * operators by module path, call and occurrence, and their times. It has operators that run at
+ * once, and causes of exposed time. options->explain is not read. */
 DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,
                                    const dh_describe_plan_options *options, dh_str *json);
 
@@ -50,8 +50,8 @@ typedef struct dh_describe_simulate_options {
 } dh_describe_simulate_options;
 
 /* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run
- * the job has the reason in its place. If it is the only one, the reason is the error. Of several,
- * the first is the job as given (`as_given`); `speed_up` is over it. `same_as` names an earlier
+ * the job has the reason in its place. If it is the only one, the reason is the error. The first of
+ * several is the job as given (`as_given`); `speed_up` is over it. `same_as` names an earlier
  * strategy with the same programs. */
 DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                       const dh_describe_simulate_options *options, dh_str *json);

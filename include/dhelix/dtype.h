@@ -51,8 +51,8 @@ static inline dh_bf16 dh_f32_to_bf16(float f)
     return (dh_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* Formats of 8 bits that products' operands are rounded to (Micikevicius et al. 2022, arXiv
- * 2209.05433): e4m3 up to 448, with 3 bits behind the leading one, e5m2 up to 57344 with 2. */
+/* 8-bit formats for the operands of matrix multiplications (Micikevicius et al. 2022, arXiv
+ * 2209.05433). e4m3 reaches 448 with 3 bits after the leading one, e5m2 57344 with 2. */
 typedef enum dh_fp8_format { DH_FP8_FORMAT_E4M3, DH_FP8_FORMAT_E5M2 } dh_fp8_format;
 
 /* Which operands of layers' products are: none; all to e4m3; gradients to e5m2, others to e4m3. */
@@ -61,8 +61,8 @@ typedef enum dh_fp8 { DH_FP8_OFF, DH_FP8_E4M3, DH_FP8_HYBRID } dh_fp8;
 /* "bf16", or with the formats: what a job computes in, for people. */
 DH_API const char *dh_precision_name(dh_dtype dtype, dh_fp8 fp8);
 
-/* A sum of squares of float32 is kept exactly, so that no grouping of its terms changes a bit of
- * the gradient norm: as this many digits, float64 integers, digit i worth 2^(32 i - 352). Sums
+/* A sum of squares of float32 is kept exactly, so no grouping of its terms changes a bit of the
+ * gradient norm. It has this many digits, float64 integers; digit i is worth 2^(32 i - 352). Sums
  * are added digit by digit. */
 #define DH_SQSUM_DIGITS 20
 

@@ -1,7 +1,7 @@
 /* A run as a page: one HTML file that needs nothing else, no network, no server.
  *
- * A run folder is what training or simulation leaves; each of its files adds a part to
- * the page, and a part whose file is absent says how to get it:
+ * Training or simulation leaves a run folder. Each of its files adds a part to the page. If a file
+ * is absent, its part says how to get it.
  *   job.yaml           what ran; the pipeline schedule as planned
  *   summary.json       speed; where the time of a step went
  *   metrics.jsonl      loss, learning rate, gradient norm

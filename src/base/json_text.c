@@ -10,8 +10,9 @@
 
 /* ---- allocation ----------------------------------------------------------------------------- */
 
-/* Before every block that jansson has. While a document is read its blocks are in a ring, from
- * which all are freed when one cannot be had; otherwise a block is in a ring of its own. */
+/* Header of every block that jansson allocates. While a document is read its blocks form a ring,
+ * and all of them are freed when one cannot be allocated. Any other block is in a ring of its own.
+ */
 typedef union block {
     struct {
         union block *before, *behind;
@@ -19,8 +20,9 @@ typedef union block {
     max_align_t alignment;
 } block;
 
-/* What a document may take: no more than so many bytes altogether, and for each byte of its text.
- * Files in use take a tenth of it; one of empty objects would take a hundred bytes for each. */
+/* Limits of a document's memory: MOST_BYTES altogether, and PER_BYTE for each byte of its text in
+ * addition to BASE_BYTES. Files in use take a tenth of that; a file of empty objects would take a
+ * hundred bytes for each byte. */
 #define MOST_BYTES ((size_t)8 << 30)
 #define BASE_BYTES ((size_t)16 << 20)
 #define PER_BYTE 64
@@ -191,8 +193,8 @@ static dh_status read_numbers(dh_ctx *ctx, const char *text, size_t n_bytes, siz
 
 /* ---- NUL in keys ---------------------------------------------------------------------------- */
 
-/* jansson holds such a key and does not read it: it is read with a noncharacter of U+FDD0 to U+FDEF
- * in its place, which the text does not have. */
+/* jansson stores such a key and cannot read it. The text is therefore read with a noncharacter of
+ * U+FDD0 to U+FDEF in its place, one that the text does not contain. */
 enum { N_MARKS = 32, FIRST_MARK = 0xfdd0 };
 
 static int hex_digit(char c)

@@ -19,8 +19,9 @@ extern "C" {
 /* memcpy from a map. False: the file has been cut short, and what is in `to` is of no use. Where
  * the kernel does not let a process ask (a filter of system calls), it is a plain memcpy. */
 bool dh_copy_mapped(void *to, const void *from, size_t n_bytes);
-/* A map of a file becomes a copy in memory, which nobody cuts, if it has at most 64 MiB or a
- * sixteenth of the memory that is free; a larger one stays. False: the file has been cut short. */
+/* Turns the map of a file into a copy in memory, which no other program can cut. A file is copied
+ * if it has at most 64 MiB or a sixteenth of the free memory; a larger one stays mapped. False: the
+ * file has been cut short. */
 bool dh_map_own(dh_map *map);
 
 /* A map with what its file was when it was opened. */
@@ -32,7 +33,7 @@ typedef struct dh_mapped {
 
 /* errors    those of dh_stamped_open */
 dh_status dh_mapped_open(dh_ctx *ctx, const char *path, dh_mapped *file);
-/* Reading such a map: begin, any number of rows, end. What was copied is used after the end.
+/* Reading such a map: begin, any number of rows, end. Copies are used only after the end.
  * Begin opens the file anew: reading it costs less than having the kernel look through the map.
  * Where its name is another file's by now, the map is copied from. */
 typedef struct dh_reading {

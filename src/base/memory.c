@@ -1,6 +1,5 @@
-/* Memory that is there and that is left, from what the kernel tells: of the machine, of the control
- * groups that the process is in, and of its own limits. Where a file is missing its limit is taken
- * not to exist. */
+/* Total and available memory, from the kernel's figures: of the machine, of the process' control
+ * groups, and of its own limits. A missing file means that there is no such limit. */
 #include "base/memory.h"
 
 #include <ctype.h>
@@ -55,7 +54,7 @@ static void at_most(limits *l, double bytes)
 /* ---- control groups ------------------------------------------------------------------------- */
 
 typedef struct hierarchy {
-    const char *type, *controller; /* of the mount; controller: NULL where there is but one mount */
+    const char *type, *controller; /* the mount's; controller: NULL where there is only one mount */
     const char *limit, *used, *inactive, *active; /* files of a group, words of its memory.stat */
 } hierarchy;
 
@@ -77,7 +76,7 @@ static double group_number(const char *root, const char *group, const char *file
     return value;
 }
 
-/* What files keep in memory counts as used, and is given back on demand. */
+/* Memory of cached files counts as used, and is given back on demand. */
 static void limit_by_group(const char *root, const hierarchy *h, const char *group, limits *l)
 {
     const double limit = group_number(root, group, h->limit, "");

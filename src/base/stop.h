@@ -1,10 +1,10 @@
 /* A caller's request to stop. Its flag is in the context of the call (dh_ctx.stop), and a signal's
  * handler or any thread sets it.
  *
- * Every loop that may take longer than a second calls dh_heed_stop, in steps of some milliseconds:
- * a slot of a schedule, a buffer of a file, an event of a simulation. It costs a load. A function
- * that gives other threads contexts of their own, or tries something in one, makes them with
- * dh_ctx_like. Nothing is tried again, or in another way, after DH_EINTERRUPTED. */
+ * Every loop that may take longer than a second calls dh_heed_stop in steps of some milliseconds.
+ * Such a step is a slot of a schedule, a buffer of a file or an event of a simulation. It costs a
+ * load. A function that gives other threads contexts of their own, or tries something in one, makes
+ * them with dh_ctx_like. Nothing is tried again, or in another way, after DH_EINTERRUPTED. */
 #ifndef DH_BASE_STOP_H
 #define DH_BASE_STOP_H
 
@@ -16,7 +16,7 @@ static inline bool dh_stop_asked(const volatile sig_atomic_t *stop)
     return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* what      of the message: "stopped while <what>"
+/* in        what: the end of the message "stopped while <what>"
  * errors    DH_EINTERRUPTED, once the context's flag is set */
 static inline dh_status dh_heed_stop(dh_ctx *ctx, const char *what)
 {

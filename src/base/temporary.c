@@ -1,7 +1,7 @@
 /* Files and folders under names of their own, until a rename puts them in place.
  *
- * A name is drawn at random and must not exist (O_EXCL, mkdir): two writers never share one,
- * whatever their process ids are, and a symbolic link that somebody else put there is not followed.
+ * A name is drawn at random and must not exist (O_EXCL, mkdir). Two writers therefore never share
+ * one, whatever their process ids are. A symbolic link that somebody else put there is not followed.
  * The maker holds a lock (flock) on what it made. The lock ends with the process, so a file or
  * folder that can be locked was left by a process that is gone. This holds between containers that
  * share a folder, where a process id says nothing. */
@@ -159,9 +159,9 @@ bool dh_temporary_is_name(const char *name)
            strspn(at, "0123456789abcdef") == N_DIGITS;
 }
 
-/* Locked here, since whoever made it is gone; -1: in use. The lock is held until it is removed, so
- * that a maker who has not locked it yet finds that out. Network file systems only lock a file that
- * is open for writing. */
+/* Locks a file or folder whose maker is gone; -1: in use. The lock is held until the removal. A
+ * maker that has not locked its file yet then finds it locked. Network file systems only lock a
+ * file that is open for writing. */
 static int take_left(int dir_fd, const char *name)
 {
     struct stat info;
@@ -197,8 +197,8 @@ void dh_dir_drop_leftovers(const char *dir)
 
 /* ---- when the process ends ------------------------------------------------------------------ */
 
-/* Whoever made it holds its lock, and does so in this process, which has it open: readers do not keep
- * open what somebody else is making. */
+/* Whether its maker holds the lock. The maker is this process, which has the file open. Readers do
+ * not keep a file open that somebody else is making. */
 static bool is_held(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

@@ -26,7 +26,7 @@ typedef struct nccl_output {
     int test;           /* index of a known test, or one of the above */
     char test_name[64]; /* as the output says it */
     DH_VEC(nccl_rank) ranks;
-    int64_t n_ranks, n_nodes; /* of the current group; 0: not checked yet */
+    int64_t n_ranks, n_nodes; /* the current group's; 0: not checked yet */
     const char *why_not;      /* rows are left out; NULL: they are not */
     bool told;                /* that they are */
 } nccl_output;

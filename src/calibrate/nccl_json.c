@@ -1,6 +1,7 @@
-/* nccl-tests with -J: one object. rccl-tests with json output (-Z json -x FILE): an object a row, in
- * lines or as an array; with csv output the same rows as lines of cells. nccl.h says what is
- * checked. */
+/* Machine-readable outputs; nccl.h says what is checked.
+ *   nccl-tests -J                   one object
+ *   rccl-tests -Z json -x FILE      an object per row, in lines or as an array
+ *   rccl-tests -Z csv -x FILE       the same rows as lines of cells */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +127,7 @@ static dh_status read_report(const measured_file *f, const json_t *root)
 /* Records follow each other. One that says the same ranks as the one before it has their checks. */
 typedef struct records {
     nccl_output output;
-    int64_t ranks, nodes; /* of the last record; nodes 0: it does not say */
+    int64_t ranks, nodes; /* the last record's; nodes 0: it does not say */
 } records;
 
 /* Built with MPI it says processes, nodes, and devices of a process; else "gpus". Where it does not

@@ -1,4 +1,4 @@
-/* What PyTorch runs for an operator of ours: one kernel, or several. */
+/* Kernels that PyTorch runs for an operator of this program: one, or several. */
 #ifndef DH_CALIBRATE_PIECES_H
 #define DH_CALIBRATE_PIECES_H
 
@@ -12,8 +12,8 @@ typedef struct traced_way {
     int n;
     dh_measured_kernel at[TRACED_PIECES];
     int times[TRACED_PIECES];
-    /* The axis of a product's sizes that experts share among them: products of any length along it
-     * count, by their rate. -1: sizes are as they stand. */
+    /* The axis of a GEMM's sizes that experts share among them. A traced GEMM of any length along
+     * it is used, by its rate. -1: sizes are as they stand. */
     int free_axis;
 } traced_way;
 

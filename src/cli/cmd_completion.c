@@ -1,7 +1,7 @@
 /* dhelix completion: scripts by which bash and zsh complete its command lines.
  *
- * Commands, options, settings and the names of tables are written out from the tables themselves,
- * so that the scripts are made when the program is built and start nothing when they are used. */
+ * The scripts are made when the program is built, from the tables of commands, options, settings and
+ * names. They start nothing when they are used. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -38,7 +38,7 @@ static void shell_words(dh_str *out)
     dh_str_printf(out, "bash zsh ");
 }
 
-/* Whose values are names: options, arguments of commands, settings. */
+/* Options, arguments of commands, and settings whose values are names. */
 typedef struct names_of {
     const char *of;
     const char *list; /* of `dhelix list`; NULL: by `words` */

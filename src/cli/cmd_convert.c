@@ -51,7 +51,7 @@ static bool has(const dh_tensor_shapes *list, size_t n, const char *name)
     return false;
 }
 
-/* What the model has more with biases, moved to the end. */
+/* Adds the tensors that the model has only with biases, at the end. */
 static dh_status add_biases(dh_ctx *ctx, const dh_model *model, dh_tensor_shapes *list)
 {
     dh_model biased = *model;
@@ -66,7 +66,7 @@ static dh_status add_biases(dh_ctx *ctx, const dh_model *model, dh_tensor_shapes
     return st;
 }
 
-/* Those of the model, whatever else the files hold. */
+/* Lists the tensors of the model; other contents of the files are left out. */
 static dh_status collect(dh_ctx *ctx, const dh_model *model, written *w)
 {
     dh_model whole = *model;
@@ -111,7 +111,7 @@ static int64_t n_params(const written *w)
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* What became of the tokenizer. */
+/* Tokenizer files that were written. */
 typedef struct kept_tokenizer {
     size_t n_files;
     bool for_transformers;
@@ -140,7 +140,7 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
     return dh_adapter_merge(ctx, weights, &s->found->model, t->name, row0, n_rows, n_cols, dst);
 }
 
-/* What lies beside the weights. */
+/* Copies the files that lie next to the weights. */
 static dh_status keep_files(void *user, dh_ctx *ctx, const char *dir)
 {
     source *s = user;

@@ -1,7 +1,7 @@
 /* dhelix launch: ranks as MPI processes, started again over fewer when some are lost.
  *
- * MPI ends all processes of a job when one of them dies, and their memory goes with them: what goes
- * on is a new job, over a mesh of fewer ranks (elastic.h), from the newest checkpoint. This
+ * MPI ends all processes of a job when one of them dies, and their memory is lost. The run therefore
+ * continues as a new job over a mesh of fewer ranks (elastic.h), from the newest checkpoint. This
  * process starts the launcher (mpirun), waits, and judges by its exit code: a signal that ended a
  * rank, or the code of ranks that waited for others in vain. It counts one rank as lost at each
  * start, so that it ends after a bounded number of them whatever keeps failing. */
@@ -56,7 +56,7 @@ static const dh_cli_option options[] = {
 
 typedef DH_VEC(const char *) words;
 
-/* What all starts have alike, and what the next one has. */
+/* Values common to all starts, and the job of the next one. */
 typedef struct starts {
     const dh_cli *cli;
     const launch_args *args;
@@ -154,7 +154,7 @@ static void become(const words *w, const int tell[2])
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     close(tell[0]);
-    if (poll(&parent, 1, 0) > 0) _exit(127); /* who would read it died before the line above */
+    if (poll(&parent, 1, 0) > 0) _exit(127); /* the reader of tell died before the line above */
     const int nothing = open("/dev/null", O_RDONLY);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     execvp(w->at[0], (char *const *)(uintptr_t)w->at);
@@ -178,9 +178,9 @@ static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
     return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
 }
 
-/* A launcher that waits although the ranks it has started here are over: Open MPI 4.1.4 does so
- * where a host is cut off, for whose daemon it waits, and rarely where a rank is killed while it
- * connects (with PMIx 4.2.2). */
+/* A launcher that waits although the ranks it has started here have ended. Open MPI 4.1.4 does so
+ * where a host is cut off, because it waits for the daemon there. It also does so rarely where a
+ * rank is killed while it connects (with PMIx 4.2.2). */
 typedef struct watch {
     int64_t alone_since_ns; /* 0: it is not */
     bool had_ranks;
@@ -218,7 +218,7 @@ static void pass_on_signals(pid_t launcher, int *n_passed)
         kill(launcher, as[DH_MIN(*n_passed, (int)DH_COUNTOF(as) - 1)]);
 }
 
-/* What the launcher ended with; *hung: it did not, until it was killed. */
+/* Waits for the launcher and returns its status. *hung: it did not end by itself and was killed. */
 static int await(pid_t launcher, bool *hung)
 {
     int status = 0, n_passed = 0;
@@ -238,8 +238,8 @@ static void send(void *number, long process, bool stopped)
     if (stopped) kill((pid_t)process, SIGCONT); /* to heed it */
 }
 
-/* What a launcher leaves is this process's from then on (PR_SET_CHILD_SUBREAPER): it must not train
- * on beside the next start. */
+/* Ends the processes that a launcher leaves. This process inherits them (PR_SET_CHILD_SUBREAPER),
+ * and they must not train on during the next start. */
 static void end_rest(void)
 {
     const int64_t grace_ns = INT64_C(10000000000), end_ns = dh_now_ns() + grace_ns;
@@ -341,7 +341,7 @@ static dh_status run_starts(dh_ctx *ctx, starts *s)
     }
 }
 
-/* Who ends them (launched.c). */
+/* Tells ranks which process ends them (launched.c). */
 static void tell_ranks(void)
 {
     char text[DH_PROCESS_TEXT_BYTES];

@@ -197,7 +197,7 @@ static void print_beside(const dh_resolved *job, const dh_beside *b, dh_str *out
     dh_cli_paragraph(out, &text, 0);
 }
 
-/* What a strategy that searches its passes has tried. */
+/* Prints the sequences of passes that a strategy with a search has tried. */
 static void print_rewrites(const dh_rewrites *r, dh_str *out)
 {
     dh_cli_table table;
@@ -293,7 +293,7 @@ static void print_points(const dh_memory_frontier *f, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
-/* What more memory would gain. */
+/* Prints the gain of more memory. */
 static dh_status print_frontier(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
 {
     char room[32];
@@ -351,7 +351,7 @@ static void print_streams(const dh_link_choice *c, dh_str *out)
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
 
-/* What communicators hold of a device, and why. */
+/* Prints the processors of a device that communicators hold, and why. */
 static dh_status print_links(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
 {
     dh_link_choice c;

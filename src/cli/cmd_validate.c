@@ -73,13 +73,13 @@ static void print_aim(dh_str *out, const dh_validation *v, const char *before, c
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* What is shown in one line: a row, or the means of a group. */
+/* One line of the output: a row, or the means of a group. */
 typedef struct line {
     char label[192];
     double predicted, published, error;
 } line;
 
-/* From row *at on, which moves behind it. */
+/* The line that begins at row *at, which moves after it. */
 static line next_line(const dh_validation *v, bool all, size_t *at)
 {
     const dh_validation_row *first = &v->rows[*at];
@@ -348,7 +348,7 @@ static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *t
     return DH_OK;
 }
 
-/* Those named, or all. A name that is wrong is said before anything is simulated. */
+/* Shows the named tables, or all. A wrong name is reported before anything is simulated. */
 static dh_status show_tables(dh_ctx *ctx, output *o)
 {
     const dh_cli_list *names = &o->cli->args;

@@ -1,4 +1,4 @@
-/* What commands share in writing to the terminal, and in being stopped from it. */
+/* Output to the terminal, and stops from the terminal, for all commands. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -26,8 +26,8 @@ dh_status dh_cli_flush(dh_ctx *ctx)
     return dh_fail(ctx, DH_EIO, "cannot write to standard output: %s", strerror(errno));
 }
 
-/* A network file system tells of a full disk when the file is closed. What a buffer has lost is
- * known from the stream alone, which does not keep the reason. */
+/* A network file system reports a full disk when the file is closed. Lost buffers are known from
+ * the stream alone, which does not keep the reason. */
 dh_status dh_cli_end_output(dh_ctx *ctx)
 {
     const bool lost = ferror(stdout);

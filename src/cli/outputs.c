@@ -29,7 +29,7 @@ static dh_status check_list(dh_ctx *ctx, const char *out, const dh_cli_list *lis
 static dh_status check_words(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *job)
 {
     (void)job;
-    DH_TRY(check_list(ctx, out, &cli->args)); /* those of --set are in the job */
+    DH_TRY(check_list(ctx, out, &cli->args)); /* options of --set are in the job */
     for (size_t i = 0; i < cli->command->n_options; i++) {
         const dh_cli_option *o = &cli->command->options[i];
         const void *at = (const char *)cli->options + o->offset;
@@ -45,7 +45,7 @@ typedef struct job_output {
     const char *out;
 } job_output;
 
-/* What a profile knew is kept in it when more is measured. */
+/* Measuring more keeps what a profile already has, so a profile may be its own output. */
 static dh_status check_input(dh_ctx *ctx, void *user, const char *setting, const char *path)
 {
     const job_output *o = user;

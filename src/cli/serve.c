@@ -99,7 +99,7 @@ typedef struct client {
 /* Belongs to the thread that draws until is_done. */
 typedef struct drawing {
     const dh_serving *is;
-    uint64_t version; /* of the run before it was read */
+    uint64_t version; /* version of the run before it was read */
     page *page;
     dh_ctx ctx;
     dh_status status;
@@ -222,7 +222,7 @@ static void answer_version(const server *s, client *c)
     answer(c, DH_HTTP_OK, text);
 }
 
-/* What cannot be drawn yet says why; the frame goes on asking. */
+/* Answers with the reason while nothing can be drawn; the frame goes on asking. */
 static void answer_waiting(server *s, uint64_t version, page *p, const char *why)
 {
     for (size_t i = 0; i < s->n_clients; i++) {
@@ -281,8 +281,8 @@ static void take_drawn(server *s)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* What follows "/TOKEN/" in the path; NULL where that is not the token. The time it takes does not
- * tell where they differ. */
+/* The path after "/TOKEN/"; NULL where the token differs. The time of the comparison does not tell
+ * where they differ. */
 static const char *below_token(const server *s, const dh_http_head *head)
 {
     const size_t n = TOKEN_DIGITS;

@@ -235,7 +235,7 @@ static bool has_strategies(const dh_simulated_list *list)
     return !is_by_schedule(list) || list->n_strategies > 1;
 }
 
-/* What no figure says of a row. */
+/* Remarks on a row that no figure shows. */
 static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
                        const dh_simulated_figures *f, dh_cli_table *table)
 {
@@ -324,7 +324,7 @@ static void print_refused(const dh_simulated_list *list, size_t first, dh_str *o
     dh_cli_paragraph(out, &text, 2);
 }
 
-/* What speed-ups are over. */
+/* Prints the row that speed-ups compare with. */
 static void print_baseline(const dh_simulated_list *list, dh_str *out)
 {
     const dh_simulated *first = dh_simulated_first(list);

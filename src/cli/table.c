@@ -1,4 +1,5 @@
-/* Widths first: what every column would like, what it needs at least, what it gets. */
+/* Computes widths first: the natural width of every column, its least width, and the width that it
+ * gets. */
 #include "cli/table.h"
 #include "base/c_locale.h"
 
@@ -68,7 +69,7 @@ typedef struct band {
         int natural, width;
     } columns[DH_CLI_TABLE_COLUMNS];
     size_t n;
-    int width;       /* of all, with the gaps */
+    int width;       /* all columns with their gaps */
     bool note_below; /* the last of the table stands below each row */
 } band;
 
@@ -96,7 +97,7 @@ static bool add_column(const dh_cli_table *t, band *b, size_t column, int width,
     return true;
 }
 
-/* What is left of the line goes to columns of text, evenly as long as they need it. */
+/* Gives the rest of the line to columns of text, evenly as long as they need it. */
 static void grow(band *b, int width)
 {
     for (bool grown = true; grown;) {

@@ -27,7 +27,7 @@ char *dh_job_path_from(dh_arena *arena, const char *dir, const char *path)
 {
     if (*dir != '/' || *path != '/') return dh_arena_strdup(arena, path);
     const size_t n = common_folders(dir, path);
-    if (n == 0) return dh_arena_strdup(arena, path); /* nothing but the root */
+    if (n == 0) return dh_arena_strdup(arena, path); /* only the root is common */
     dh_str out = DH_STR_INIT;
     for (const char *at = dir + n; *at; at++)
         if (*at == '/' && at[1]) dh_str_printf(&out, "../");
@@ -94,7 +94,7 @@ typedef struct printer {
     const dh_job *job;  /* as it is */
     dh_job *copy;       /* the same, with its paths from the file's folder */
     dh_job *plain;      /* defaults, and the model's source */
-    const char *source; /* of the model: a path from the folder, a preset; NULL: none */
+    const char *source; /* the model's: a path from the folder, or a preset; NULL: none */
     bool from_path;
     const char *before; /* key printed last */
     dh_str out;

@@ -3,8 +3,8 @@
  * A cluster file (YAML, clusters/README.md) gives the sizes of devices, nodes and links and a few
  * calibration constants, each with its source. The model behind it:
  *
- *   GEMM             output tiles over the device's processors, in whole waves; a tile takes its
- *                    arithmetic over a shared axis of K + start_k; never less than its bytes take
+ *   GEMM             output tiles over the device's processors, in whole waves; a tile's time is its
+ *                    arithmetic over a shared axis of K + start_k, and at least that of its bytes
  *   attention        blockwise: its arithmetic at an efficiency of its own; or with the scores
  *                    in memory (before FlashAttention): batched GEMMs, softmax and dropout by bytes
  *   everything else  bytes at the memory's sustained bandwidth
@@ -116,8 +116,8 @@ dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key
 dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value);
 
 /* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
- * there are fewer ranks than a node has devices. Ranks that do not fill nodes whole lie on the
- * fewest nodes that get equal numbers, at least half of a node's devices each.
+ * there are fewer ranks than a node has devices. Ranks that do not fill whole nodes lie on the fewest
+ * nodes with equal numbers of ranks, each at least half of a node's devices.
  * errors    DH_EINVAL no such number divides the ranks */
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
                           int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh);
@@ -185,8 +185,8 @@ dh_cluster_span dh_cluster_span_of(const dh_cluster *cluster, const dh_mesh *mes
 dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type type, double bytes,
                                          dh_cluster_span span);
 
-/* Time of an exchange of rows that sends a token once to every node with experts of its choice, and
- * on from there to their ranks: expected, where every choice is as likely.
+/* Expected time of an exchange of rows, where every choice of experts is equally likely. A token goes
+ * once to every node that has experts of its choice, and from there to their ranks.
  * in        bytes: of all rows, one for each choice; n_experts: over the group, top_k of them a token
  *           chooses */
 double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluster_span span,
@@ -200,7 +200,7 @@ dh_cluster_class dh_cluster_class_by(dh_op_type type, dh_engine engine);
 /* Share of a device's memory that contexts, communicators and fragmentation take, where nobody has
  * measured it: the mean of four published out-of-memory messages. */
 #define DH_MEMORY_RESERVE 0.035
-/* What a step may take of a device's memory. */
+/* Memory of a device that a step may use. */
 static inline double dh_cluster_usable_bytes(const dh_cluster *cluster)
 {
     return cluster->memory_bytes * (1 - cluster->memory_reserve);

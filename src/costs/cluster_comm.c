@@ -1,9 +1,9 @@
 /* Collectives on node links and the network.
  *
  * An algorithm is a number of steps, each of which costs a latency, and a number of bytes that
- * every member sends over its slowest link. A ring that spans nodes leaves each of them once; its
- * members on a node bring their shares of the node's network together, since all devices of a node
- * run the same program and their groups share it evenly (NCCL opens a ring for each adapter).
+ * every member sends over its slowest link. A ring that spans nodes leaves each of them once. Its
+ * members on a node use the sum of their shares of the node's network (NCCL opens a ring for each
+ * adapter). Shares are even, because all devices of a node run the same program.
  *
  * Sources: ring, Patarasu and Yuan 2009; tree, Sanders et al. 2009 (NCCL's double binary tree);
  * hierarchical, Mikami et al. 2018 (arXiv 1811.05233). */
@@ -23,7 +23,7 @@ const char *dh_collective_name(dh_collective collective)
     return names[collective];
 }
 
-/* What a group has to work with. */
+/* Links of a group: rates and latencies. */
 typedef struct wires {
     double n, nodes, per_node; /* members; nodes; members on a node */
     double local, network; /* bytes per ns: of a member on its node, of its share of the network */
@@ -111,9 +111,9 @@ static wires wires_of(const dh_cluster *c, dh_cluster_span span, dh_op_type type
                    .trees = whole ? network * per_node * c->network.in_switch * 1e-9 : 0};
 }
 
-/* Rate at which bytes go round a ring over all members. NCCL opens a ring for each adapter, whose
- * hop out of the node another member makes each time: of per_node hops a member makes all but one
- * inside. */
+/* Rate at which bytes go round a ring over all members. NCCL opens a ring for each adapter, and in
+ * each ring another member makes the hop out of the node. Over all rings a member therefore makes
+ * per_node - 1 of per_node hops inside the node. */
 static double ring_rate(const wires *w)
 {
     if (w->nodes <= 1) return w->local;
@@ -199,9 +199,9 @@ static double direct_ns(const wires *w, dh_op_type type, double bytes)
     return DH_MAX(near_ns, far_ns);
 }
 
-/* One message. Where the group spans nodes some member's peer is on another one: with m members
- * on a node, as many of the m messages leave it as members lie between the two ends, one between
- * neighbours, and have the network of all m. */
+/* Time of one message to the member at that distance. Where the group spans nodes, some messages
+ * leave the node: with m members on a node, as many of the m messages as members lie between the
+ * two ends, one between neighbours. They share the network of all m members. */
 static double neighbour_ns(const wires *w, double bytes, double distance)
 {
     if (w->nodes <= 1) return w->local_step + bytes / w->local;
@@ -267,8 +267,8 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
     return (dh_collective_time){ns[best], (dh_collective)best};
 }
 
-/* Places with an expert of a token's choice, of so many that share the experts evenly: each is
- * missed by all choices with C(n - n / places, k) of C(n, k). */
+/* Expected number of places that have an expert of a token's choice, where the places share the
+ * experts evenly. C(n - n / places, k) of the C(n, k) choices miss a given place. */
 static double places_chosen(double places, double n_experts, double top_k)
 {
     double missed = 1;
@@ -279,9 +279,9 @@ static double places_chosen(double places, double n_experts, double top_k)
     return places * (1 - missed);
 }
 
-/* To the rank at the sender's place of every other node; on every node to those of its ranks with
- * experts that were chosen, what came from others and what is its own alike. Both at the same
- * time. */
+/* A token first goes to the rank at the sender's place on every other node with chosen experts. On
+ * every node, tokens from others and the node's own go to its ranks with chosen experts. Both run
+ * at the same time. */
 double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluster_span span,
                               double n_experts, double top_k)
 {

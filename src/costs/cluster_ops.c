@@ -1,4 +1,4 @@
-/* What a device takes for an operator alone: GEMMs, attention, and what memory bounds. */
+/* Times of operators alone on a device: GEMMs, attention, and operators bound by memory. */
 #include <math.h>
 
 #include "costs/cluster_ops.h"
@@ -16,7 +16,7 @@ static double peak(const dh_cluster *c, dh_dtype dtype)
     return clock_share(c) * (dtype == DH_BF16 ? c->bf16_flops_per_s : c->f32_flops_per_s);
 }
 
-/* What products sustain with full waves of the largest tile and a long shared axis. */
+/* Rate of GEMMs with full waves of the largest tile and a long shared axis. */
 static double gemm_rate(const dh_cluster *c, const dh_gemm_shape *s)
 {
     const double top =
@@ -31,8 +31,8 @@ double dh_cluster_memory_ns(const dh_cluster *c, double bytes)
 
 /* ---- GEMM ---------------------------------------------------------------------------------- */
 
-/* Of the endless tile's rate; a tile of rows x columns reads (rows + columns) / (rows * columns)
- * elements for every multiplication, which is what keeps small ones from the peak. */
+/* Share of the endless tile's rate. A tile of rows x columns reads (rows + columns) / (rows *
+ * columns) elements for every multiplication; these reads keep small tiles from the peak. */
 static double tile_share(const dh_cluster *c, double rows, double columns)
 {
     const double size = rows * columns / (rows + columns);
@@ -204,9 +204,10 @@ static double scores_gemm_ns(const dh_cluster *c, const dh_cost_op *op, const dh
     return dh_cluster_gemm_ns(c, &shape);
 }
 
-/* Scores in memory, all n_q x n_k of them: GEMM, softmax (reads and writes), dropout (reads,
- * writes, a mask of a byte), GEMM; backward: GEMMs for dV and dP, dropout (reads gradient and mask,
- * writes), softmax (reads gradient and result, writes), GEMMs for dQ and dK. */
+/* Time with the scores in memory, all n_q x n_k of them.
+ *   forward     GEMM, softmax (reads, writes), dropout (reads, writes, a mask of a byte), GEMM
+ *   backward    GEMMs for dV and dP, dropout (reads gradient and mask, writes), softmax (reads
+ *               gradient and result, writes), GEMMs for dQ and dK */
 static double scores_ns(const dh_cluster *c, const dh_cost_op *op, bool backward)
 {
     const dh_dims *d = &op->graph->dims;

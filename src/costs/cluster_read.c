@@ -182,8 +182,9 @@ static void warn_of(const char *path, const char *section, double from, double t
            path, section, to * 1e-9, section, from * 1e-9, section);
 }
 
-/* A share of a link was measured on it. With network.most_gb_per_s it is an adapter's, and nodes
- * with fewer of them have it too. Who gives a share of his own has measured all of a node. */
+/* A share of a link was measured on that link. With network.most_gb_per_s the share is an
+ * adapter's, and nodes with fewer adapters have it too. A file with its own share has measured the
+ * whole node. */
 static void check_links(reader *r, const char *path, double local, double network)
 {
     dh_cluster *c = r->cluster;
@@ -226,7 +227,7 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
     return st;
 }
 
-/* What no file gives: an optional setting's value, or a fault. */
+/* Fills in optional settings that no file gives; any other missing setting is a fault. */
 static dh_status complete(dh_ctx *ctx, dh_cluster *cluster, const char *path)
 {
     size_t n;

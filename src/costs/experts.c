@@ -68,8 +68,8 @@ static double bytes_of(const dh_cost_op *op)
     return DH_MAX((double)dh_tensor_bytes(&t[o->in[0]]), (double)dh_tensor_bytes(&t[o->out[0]]));
 }
 
-/* Since 0.13 weights go to the experts with the rows and their gradients come back with those of the
- * rows, by exchanges of their own: half of one for each exchange of rows. */
+/* Since 0.13, weights travel to the experts with the rows, and their gradients travel back with the
+ * rows' gradients. Both use exchanges of their own: half of one for each exchange of rows. */
 static double weights_ns(const dh_system *system, const dh_cluster *c, const dh_cost_op *op)
 {
     if (!dh_system_has(system, DH_TRAIT_EXPERT_KERNELS) || dh_system_has(system, DH_TRAIT_ONE_COPY))
@@ -123,8 +123,8 @@ static const extra extras[DH_N_OP_TYPE] = {
     [DH_OP_MOE_UNPERMUTE_GRAD] = {1, 7, 12, 0, -1, true},
 };
 
-/* Calibrated: moe-folding, its rows of Mixtral 8x22B and Qwen2: what a small kernel takes on H100
- * with the gap before it, where a cluster's kernel_us is the shortest kernel alone. */
+/* Calibrated: moe-folding, its rows of Mixtral 8x22B and Qwen2: time of a small kernel on H100 with
+ * the gap before it. A cluster's kernel_us is the shortest kernel alone. */
 #define SMALL_KERNEL_GAP_NS 8e3
 
 static double small_ns(const dh_cluster *c, double kernels)

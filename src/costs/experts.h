@@ -1,4 +1,4 @@
-/* What layers with experts take in other software: exchanges of rows, and small kernels. */
+/* Layers with experts in other software: exchanges of rows, and small kernels. */
 #ifndef DH_COSTS_EXPERTS_H
 #define DH_COSTS_EXPERTS_H
 

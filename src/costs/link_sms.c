@@ -85,9 +85,9 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
 
 /* ---- beside each other ----------------------------------------------------------------------- */
 
-/* What computes beside a call: of the speed that it was seen to have, the part that it lost to the
- * call's processors is put back, and what it loses to those of now is taken. A product that was
- * planned for what the call leaves loses nothing beside it that it has not lost alone. */
+/* Rate of computation during a call. The measured rate contains the loss to the processors that the
+ * call had then. That part is put back, and the loss to the processors that it has now is taken. A
+ * GEMM planned for the remaining processors has this loss already when it runs alone. */
 static double beside_call(const held_costs *c, double rate, const dh_op *op, dh_stream stream)
 {
     if (!(rate > 0)) return rate;

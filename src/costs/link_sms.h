@@ -23,8 +23,8 @@ extern "C" {
 
 /* TUNING: assumed for NVIDIA's devices from Ampere on, until one has been measured. A call fills
  * NVLink with about as many processors as NCCL opens channels there, and a device's share of the
- * network with half of them (DeepSeek-V3, arXiv 2412.19437, 3.2.2: 20 of an H800's 132 fill both at
- * once). */
+ * network with half of them. In DeepSeek-V3 (arXiv 2412.19437, 3.2.2) 20 of an H800's 132 fill both
+ * at once. */
 enum { DH_LINK_SMS_LOCAL = 16, DH_LINK_SMS_CROSS = 8 };
 
 /* Most processors of one call. */

@@ -1,11 +1,14 @@
-/* Names of operators in matrices of overlap effectiveness that others measured: those of
- * DHelix's H100 measurements. gemm: forward; _d, _w: input and weight gradients; attn, mlp:
- * block; c, l: column- and row-parallel; fa: attention. */
+/* Names of operators in published matrices of overlap effectiveness, as in DHelix's H100
+ * measurements.
+ *   gemm            forward; _d, _w: gradients of input and weight
+ *   attn, mlp       block
+ *   c, l            column- and row-parallel
+ *   fa              attention */
 #include "costs/profile.h"
 
 static const struct {
     dh_op_type type;
-    uint32_t which; /* of the weight; DH_NONE: there is none */
+    uint32_t which; /* the weight: DH_PARAM_*; DH_NONE: there is none */
     const char *name;
 } computing[] = {
     {DH_OP_LINEAR, DH_PARAM_QKV_W, "gemm_attn_c"},
@@ -51,7 +54,7 @@ static const struct {
     {DH_OP_RECV, "intra_p2p", "inter_p2p"},
 };
 
-/* Of the weight that it reads, or whose gradient it makes. */
+/* Kind of the weight that the operator reads, or whose gradient it makes. */
 static uint32_t weight_of(const dh_graph *g, const dh_op *op)
 {
     if (g->kind != DH_BLOCK_LAYER) return DH_NONE;

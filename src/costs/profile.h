@@ -44,7 +44,7 @@ typedef struct dh_profile_fact {
 
 typedef struct dh_profile_op {
     const char *key;   /* dh_op_class_key */
-    const char *label; /* of the first operator of the class */
+    const char *label; /* label of the class' first operator */
     dh_stream stream;
     bool forward, backward; /* strands in which it occurs; neither: the optimizer's, ... */
     dh_pair_source source;
@@ -88,7 +88,7 @@ dh_status dh_profile_add_pair(dh_ctx *ctx, dh_profile *profile, const dh_profile
 
 /* DH_NONE when there is none. Constant time, any thread. */
 uint32_t dh_profile_find_op(const dh_profile *profile, const char *key);
-/* Of the ordered pair. */
+/* Index of the ordered pair (a, b). */
 uint32_t dh_profile_find_pair(const dh_profile *profile, uint32_t a, uint32_t b);
 
 /* Whether a profile has these facts. The message names the first that differs, with both values.
@@ -108,19 +108,19 @@ dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from
 
 /* ---- profile_trust.c: times from a busy machine ------------------------------------------- */
 
-/* What of a profile's measured times cannot be. Other load makes an operator slower, never faster.
- *   a pair      ends before the longer of its operators does alone, or later than one after the
- *               other and the shorter once more (overlap effectiveness outside of -1 to 1)
- * Deviations below a tenth of the longer operator, and of operators below 20 us, are no sign of
- * load. */
+/* Measured times of a profile that are impossible without other load, which makes operators slower,
+ * never faster. A pair is doubtful if it ends before the longer of its operators ends alone. It is
+ * doubtful, too, if it ends later than both one after the other and the shorter once more (overlap
+ * effectiveness outside of -1 to 1). Deviations below a tenth of the longer operator, and of
+ * operators below 20 us, are no sign of load. */
 typedef struct dh_profile_doubts {
     size_t n_pairs, n_doubtful;
 } dh_profile_doubts;
 dh_profile_doubts dh_profile_doubt(const dh_profile *profile);
 /* More than a twentieth of the pairs: other load was there. */
 bool dh_profile_is_noisy(dh_profile_doubts doubts);
-/* Keep of two measurements the quieter one of each operator and of each pair: the shorter. What only
- * `from` has is added.
+/* Keep the quieter of two measurements of each operator and of each pair: the shorter one. Operators
+ * and pairs that only `from` has are added.
  * errors    DH_ENOMEM */
 dh_status dh_profile_keep_quieter(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
 /* Make the measured times of a profile agree with each other:

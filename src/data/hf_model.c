@@ -260,7 +260,7 @@ static dh_status add_merges(dh_ctx *ctx, hf_file *hf)
     return DH_OK;
 }
 
-/* What an added token is in a normalised text. */
+/* The form of an added token in a normalised text. */
 static dh_status add_normalized(dh_ctx *ctx, hf_file *hf, uint32_t id, const json_t *content)
 {
     const unsigned char *text;
@@ -414,7 +414,7 @@ static void set_dropping(dh_tokenizer *tok)
                             "characters without a token are left out, as by Transformers");
 }
 
-/* What encoding needs besides, of the pieces that turned out not to be special. */
+/* Further tables for encoding, made of the pieces that are not special. */
 static dh_status derive(dh_ctx *ctx, dh_tokenizer *tok)
 {
     if (tok->kind == &dh_tok_spm) dh_spm_survey(tok);

@@ -8,7 +8,7 @@
  *
  * All others go through the steps of the file one by one: normalizer, pre_tokenizer, model (kinds
  * of tok_words.c), decoder. Each section is a node {"type": ...} or a Sequence of them; a node type
- * is one row of a table. What has no row is refused by name. */
+ * is one row of a table. A type without a row is refused by name. */
 #include <stdlib.h>
 #include <string.h>
 

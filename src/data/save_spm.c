@@ -1,14 +1,14 @@
 /* A SentencePiece model as the tokenizer.json that says the same: spaces become U+2581, one more in
- * front. Of a BPE every way to make a piece of two others is a merge, in the order of scores; of a
- * unigram model the scores themselves are written, and the whole text is one word, as there. What
- * such a file cannot say is refused. */
+ * front. For BPE, every way to make a piece from two others becomes a merge, in the order of
+ * scores. For a unigram model the scores themselves are written. The whole text is one word, as in
+ * SentencePiece. A model that such a file cannot express is refused. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/save.h"
 #include "data/tok.h"
 
-/* Of the unknown token, whose text in a model is what it is shown as. */
+/* Text of the unknown token. In a model its text is the one shown for it. */
 #define UNKNOWN "<unk>"
 
 /* ---- tokens ------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ static json_t *processor(const dh_tokenizer *tok)
 /* ---- the file ----------------------------------------------------------------------------------
  */
 
-/* What of a model such a file has no word for; NULL: nothing. */
+/* The part of a model that such a file cannot express; NULL: it can express all. */
 static const char *beyond(const dh_tokenizer *tok)
 {
     const bool unigram = tok->kind == &dh_tok_spm_unigram;

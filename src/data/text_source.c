@@ -60,8 +60,8 @@ static size_t cut_text(const dh_map *map, double share)
     return at;
 }
 
-/* Files that hold text, but not as it is read here: by their first bytes, or by their name where
- * these could begin a text. */
+/* Files with text in a form that is not read here. Their first bytes tell, or their name where
+ * these bytes could begin a text. */
 static const struct {
     const char *magic, *suffix, *what;
 } packed[] = {
@@ -445,7 +445,7 @@ static uint64_t header_hash(const cache_header *h)
     return XXH3_64bits(h, offsetof(cache_header, header_hash));
 }
 
-/* What a valid cache file of this source says, but for count and hashes. */
+/* The head of a valid cache file of this source, without count and hashes. */
 static void expected_header(const dh_dataset_spec *spec, const text_source *s, cache_header *h)
 {
     *h = (cache_header){.version = 2};

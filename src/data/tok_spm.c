@@ -144,8 +144,8 @@ static bool wants_prefix(const dh_tokenizer *tok, const char *text, size_t n, bo
     return tok->prefix == DH_PREFIX_ALWAYS || text[0] != ' ';
 }
 
-/* What stands at a place, and as what it is written: a user-defined piece or one character as it
- * is, or a string of the charsmap. */
+/* The piece at a place, and its written form: a user-defined piece or one character as it is, or a
+ * string of the charsmap. */
 typedef struct written {
     const char *text;
     size_t n, n_read;
@@ -155,7 +155,7 @@ static written write_next(const dh_tokenizer *tok, const unsigned char *text, si
 {
     const dh_match_entry *user =
         tok->user.entries.n ? dh_matcher_find(&tok->user, &tok->vocab, true, text, n) : NULL;
-    /* Those with a space have U+2581 there, which is no space yet. */
+    /* Pieces with a space have U+2581 in its place, which is not a space yet. */
     if (user && memchr(text, ' ', tok->vocab.pieces.at[user->id].len)) user = NULL;
     size_t len = user ? tok->vocab.pieces.at[user->id].len : dh_utf8_unit(text, n);
     const char *found = user || tok->charsmap.n_units == 0

@@ -214,7 +214,8 @@ static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t
                : dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens", runs->n + 1);
 }
 
-/* Documents that end before sequence i, after `at` tokens. Those without a token are none. */
+/* Documents that end before sequence i, after `at` tokens. Documents without a token do not count.
+ */
 static dh_status add_ends(dh_ctx *ctx, const megatron_index *index, uint64_t i, int64_t at,
                           uint64_t *mark, dh_token_ends *ends)
 {

@@ -1,4 +1,4 @@
-/* What all tokenizers share: life cycle, encoding around special tokens, decoding. */
+/* Code common to all tokenizers: life cycle, encoding around special tokens, decoding. */
 #include "base/needs.h"
 #include "base/utf8.h"
 #include "data/tok.h"
@@ -89,7 +89,7 @@ static uint64_t sum_of_pairs(const dh_pair_table *t)
     return sum;
 }
 
-/* What the kinds of tok_words.c have besides, and byte-level BPE with a normalizer. */
+/* Further parts of the kinds of tok_words.c, and of byte-level BPE with a normalizer. */
 static void hash_words(uint64_t *h, const dh_tokenizer *tok)
 {
     const uint64_t facts[] = {tok->normalizer.hash, tok->longest_word, tok->continuing};

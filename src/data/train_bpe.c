@@ -1,6 +1,6 @@
-/* Learning merges (Sennrich et al. 2016, arXiv 1508.07909, algorithm 1), with what an occurrence
- * changes kept up to date: a merge visits the words that have its pair and no others, and the next
- * pair comes from a heap whose entries are corrected when they come up.
+/* Learning merges (Sennrich et al. 2016, arXiv 1508.07909, algorithm 1), with counts kept up to
+ * date. A merge visits only the words that have its pair. The next pair comes from a heap whose
+ * entries are corrected when they come up.
  *
  * Neighbours are counted at every place, those that overlap too ("aaa" has a, a twice), and a
  * pair's occurrences are merged from the left: as Hugging Face's trainer does. */
@@ -194,7 +194,7 @@ static dh_status merge(dh_ctx *ctx, learner *l, uint32_t id)
         const uint32_t fresh = dh_vocab_find(v, joined.text, joined.len);
         for (size_t i = 0; i < n_words && !l->failed; i++)
             merge_in(l, words[i], left, right, fresh);
-        l->pairs.at[id].count = 0; /* what overlapped is gone too */
+        l->pairs.at[id].count = 0; /* overlapping pairs are gone too */
         push_touched(l);
     }
     l->n_merges++;

@@ -1,10 +1,10 @@
-/* gzip (RFC 1952) by zlib, zstd (RFC 8878) by its library. What comes out goes to a file without a
- * name and is mapped like any other: texts may be larger than memory, and the kernel knows what to
- * drop.
+/* gzip (RFC 1952) by zlib, zstd (RFC 8878) by its library. The text goes to a file without a name,
+ * which is mapped like any other. Texts may therefore be larger than memory, and the kernel can
+ * drop their pages.
  *
- * What is kept is one file, put in place whole by a rename: the text, then what it was made from.
- * The bytes that are unpacked are the bytes that are hashed, from a copy: a text is never kept
- * under the name of other bytes, whoever else writes to the source or to the folder. */
+ * A kept text is one file, put in place whole by a rename: the text, then a record of its source.
+ * The same bytes are unpacked and hashed, from a copy. A text is therefore never kept under the
+ * name of other bytes, even if somebody writes to the source or to the folder. */
 #include "data/unpack.h"
 #include "base/mapped.h"
 #include "base/memory.h"
@@ -265,8 +265,8 @@ static bool same_hash(XXH128_hash_t a, const uint64_t b[2])
     return a.low64 == b[0] && a.high64 == b[1];
 }
 
-/* Whether what was read is the source as it was opened: by its stamp, and by its hash where that is
- * known. */
+/* Whether the bytes read are those of the source as it was opened. The stamp tells, and the hash
+ * where it is known. */
 static dh_status check_source(const unpacking *u, const uint64_t *hash)
 {
     dh_stamp is;
@@ -371,7 +371,7 @@ static dh_status unpack_once(unpacking *u, const unpacker *format, dh_text_file 
 
 /* ---- what is kept --------------------------------------------------------------------------- */
 
-/* What stands after the text. Of 8-byte fields only, so that the bytes are the same everywhere. */
+/* The record after the text. Of 8-byte fields only, so that the bytes are the same everywhere. */
 typedef struct note {
     char magic[8];
     uint64_t source_bytes, source_hash[2];

@@ -1,5 +1,5 @@
-/* Every cell is a job of its own, read anew with the cell's values: what a file leaves open is
- * derived from them, and what they cannot have is refused as it is anywhere else. */
+/* Every cell is a job of its own, read anew with the cell's values. Settings that the file leaves
+ * open are derived from these values. Values that do not go together are refused as in any job. */
 #include "describe/grid.h"
 
 #include <math.h>
@@ -136,7 +136,7 @@ static dh_status simulate_cell(dh_ctx *ctx, const dh_grid *g, const char *path,
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-/* What is wrong with the job itself is said once, not in every cell. */
+/* An error of the job itself is reported once, not in every cell. */
 static dh_status check_job(dh_ctx *ctx, const char *path, const char *const *overrides, size_t n,
                            dh_grid *g)
 {

@@ -164,8 +164,8 @@ void dh_simulated_fini(dh_simulated_list *list)
 
 /* ---- simulating ----------------------------------------------------------------------------- */
 
-/* What this machine could never hold is meant for another one. A bound from below: weights and
- * moments in float32, once over all ranks. */
+/* A job that this machine could never hold is meant for another one. A bound from below: weights
+ * and moments in float32, once over all ranks. */
 dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster)
 {
     enum { LEAST_BYTES = 12 }; /* of a parameter */
@@ -273,7 +273,7 @@ static const char *needed_schedule(const dh_job *job, const dh_strategy *strateg
                : strategy->schedule;
 }
 
-/* Of the schedules with pairs and one copy of the model, that with the shortest step. Fails with
+/* The schedule with the shortest step, among those with pairs and one copy of the model. Fails with
  * what the message says where there is none. */
 static dh_status simulate_any(dh_ctx *ctx, const dh_simulated_list *list,
                               const dh_train_simulation *how, dh_simulated *one)

@@ -43,10 +43,10 @@ typedef struct dh_simulated_how {
     dh_train_simulation simulation;
 } dh_simulated_how;
 
-/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's; of
- * a job whose strategy is auto, all and then auto: the strategy that simulated steps choose. Of
- * several rows the job as it was given comes first; where its strategy is auto, the first of all
- * strategies with the job's schedule.
+/* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. For
+ * a job whose strategy is auto, NULL means all and then auto, the strategy that simulated steps
+ * choose. The first of several rows is the job as given. Where its strategy is auto, it is the
+ * first strategy of all, with the job's schedule.
  * out       caller frees with dh_simulated_fini, also after a failure */
 dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategies,
                             const char *schedules, dh_simulated_list *list);

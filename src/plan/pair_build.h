@@ -128,8 +128,8 @@ dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *search);
 /* The table of policies (pair.c). */
 const dh_pair_policy *pair_policies(size_t *n);
 
-/* Check that a plan runs every operator once, after its predecessors, within the options, and
- * that its times are those of the fluid model. errors: DH_EINVAL with round and operator */
+/* Check a plan: every operator runs once, after its predecessors and within the options. The plan's
+ * times must be those of the fluid model. errors: DH_EINVAL with round and operator */
 dh_status pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
                              const dh_pair_options *options, const dh_pair_plan *plan);
 

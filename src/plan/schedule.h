@@ -75,7 +75,7 @@ typedef struct dh_schedule {
     int32_t *rank_of;       /* [n_copies][n_stages]: pipeline rank of a virtual stage */
     int32_t *copy_of;       /* [n_micro]: model copy a micro-batch runs through */
     int32_t *first_slot;    /* [n_ranks + 1]: rank g owns slots [first_slot[g], first_slot[g+1]) */
-    dh_pipe_slot *slots;    /* of all ranks, rank by rank */
+    dh_pipe_slot *slots;    /* slots of all ranks, rank by rank */
     dh_stage_cost *planned; /* [n_stages]: times that placed it; NULL: placed by construction */
 } dh_schedule;
 

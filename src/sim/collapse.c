@@ -1,10 +1,10 @@
 /* Which ranks are simulated: one for all that permuting coordinates exchanges.
  *
- * Exchanging two coordinates of the tp, cp, ep or edp axis carries groups to groups and, where
- * the two run the same program with the same costs, leaves everything as it was. Such
- * ranks do everything at the same times, so one of them, being its own partner, has the
- * timeline of all. A slow rank breaks the symmetry of its own coordinates only: on every axis
- * they stand apart, and the others stay together.
+ * Exchanging two coordinates of the tp, cp, ep or edp axis carries groups to groups. Where both run
+ * the same program with the same costs, it changes nothing. The ranks of both then do everything at
+ * the same times. One of them, being its own partner, has the timeline of all. A slow rank breaks
+ * the symmetry of its own coordinates only: on every axis they stand apart, and the others stay
+ * together.
  *
  * Stages of groups (mesh.h): on an axis that nodes cut, whole runs may be exchanged, and places in
  * all runs alike, which still carries each coordinate to every other. So all of such an axis are
@@ -144,8 +144,8 @@ static digit_range digits_of_stage(const dh_sim_nodes *nodes, dh_group_kind grou
     return local ? (digit_range){first, first + run, 1} : (digit_range){digit % run, a->n, run};
 }
 
-/* Where one member has this one. Of two stages that mirror each other the first and the last are
- * one step apart. */
+/* Where one member has this one. If two stages mirror each other, the first and the last are one
+ * step apart. */
 static digit_range digits_of_group(const dh_sim_nodes *nodes, dh_group_kind group, int axis,
                                    uint32_t digit)
 {

@@ -18,13 +18,13 @@ typedef struct lane {
     lane_state state;
     bool started; /* something has run here: last_end counts */
     int64_t last_end_ns;
-    uint32_t instr; /* of all states but LANE_IDLE */
+    uint32_t instr; /* in all states except LANE_IDLE */
     uint32_t task;  /* LANE_RUNS: lane whose task it is part of */
     double rate;    /* LANE_RUNS: at which this rank alone would let it progress */
 } lane;
 
-/* What runs: a computation, or a communication on the lanes of all members. Lives at
- * the lane of its first member. */
+/* A running task: a computation, or a communication on the lanes of all members. Lives at the lane
+ * of its first member. */
 typedef struct task {
     const uint32_t *nodes; /* members [n] */
     uint32_t n, pair[2];   /* nodes of a transfer between two */
@@ -33,7 +33,7 @@ typedef struct task {
     /* It stops where a part of its output is complete, and goes on at once. */
     double work_ns;           /* all of it, at full speed */
     double stop_ns;           /* work left at the next stop; 0: its end */
-    uint32_t n_parts, n_done; /* of its output; those complete */
+    uint32_t n_parts, n_done; /* parts of its output; complete ones */
     uint32_t version;         /* counts what was once announced and holds no more */
     bool fresh, queued;
 } task;

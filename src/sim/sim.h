@@ -1,4 +1,5 @@
-/* What the files of this folder share: simulated ranks and what their operators take. */
+/* Structures common to the files of this folder: simulated ranks and the times of their operators.
+ */
 #ifndef DH_SIM_SIM_H
 #define DH_SIM_SIM_H
 

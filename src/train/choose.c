@@ -107,7 +107,7 @@ static double worth_it(const choosing *c)
     return c->open->cluster ? 0.995 : 0.98;
 }
 
-/* What fits goes before what does not. Of equals the earlier. */
+/* A candidate that fits goes before one that does not. Of equals the earlier. */
 static bool is_better(const choosing *c, const candidate *a, const candidate *b)
 {
     if (a->at.fits != b->at.fits) return a->at.fits;

@@ -1,4 +1,4 @@
-/* What a job reads, beside what is written: nothing that is read is written over. */
+/* Files that a job reads, compared with those that it writes: no input is overwritten. */
 #ifndef DH_TRAIN_INPUTS_H
 #define DH_TRAIN_INPUTS_H
 

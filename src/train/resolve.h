@@ -96,7 +96,7 @@ typedef struct dh_memory_frontier {
     dh_limit_point at[DH_MOST_LIMIT_POINTS];
     size_t n; /* 0: the job's policy does not go by memory */
 } dh_memory_frontier;
-/* What more memory would gain, and less would lose, by simulated steps.
+/* Gain of more memory and loss of less, by simulated steps.
  * errors    those of dh_train_simulate */
 dh_status dh_resolved_memory_frontier(dh_ctx *ctx, const dh_resolved *resolved,
                                       dh_memory_frontier *frontier);

@@ -1,5 +1,5 @@
-/* What SimuMax's authors measured on 8 B200: matrix products and attention alone, steps of dense
- * models under Megatron. Its collectives are a table of nccl_constants.c. */
+/* Measurements of SimuMax's authors on 8 B200: matrix multiplications and attention alone, steps of
+ * dense models under Megatron. Its collectives are a table of nccl_constants.c. */
 #include <string.h>
 
 #include "validate/job.h"

@@ -144,7 +144,7 @@ static dh_status read_bar(dh_ctx *ctx, dh_validation *v, const dh_published *t, 
     return DH_OK;
 }
 
-/* Whether two rows are of one job, but for the system. */
+/* Whether two rows are of one job, under any system. */
 static dh_status together(dh_ctx *ctx, const dh_published *t, size_t x, size_t y, bool *yes)
 {
     static const char *const columns[] = {"figure", "model", "seq", "parallelism"};

@@ -1,5 +1,5 @@
-/* Constants of cluster files, fitted again to the table that they rest on, and what they predict of
- * rows that they were not fitted to. */
+/* Constants of cluster files, fitted again to the table that they rest on, and their predictions
+ * for rows left out of the fit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,9 @@
 
 _Static_assert((int)DH_VALIDATION_CONSTANTS <= (int)DH_FIT_MAX_CONSTANTS, "all can be fitted");
 
-/* TUNING: every step simulates the table's jobs once for each constant and once more; shipped
- * constants are near, and three steps bring all tables within 0.1 % of the least sum of squares. */
+/* TUNING: every step simulates the table's jobs once for each constant and once more. Shipped
+ * constants are near the best. Three steps bring all tables within 0.1 % of the least sum of
+ * squares. */
 enum { STEPS = 3 };
 
 typedef struct fitting {

@@ -1,11 +1,11 @@
 /* HotSPa (SOSP 2024), table 3: a mini-batch by groups of lengths, each over a mesh of its own.
  *
- * How long the documents of its two data sets are is not published. The rows of strategy static say
- * it indirectly: each group's documents are packed into rows of 32K tokens there, and a group takes
- * (rows + stages - 1) times what a row takes. So the times of static give the tokens of each group,
- * and are no rows here. The other strategies' times follow: the same tokens, packed into rows of
- * their group's length. Attention is that of whole rows, since the artifact packs documents without
- * a mask between them.
+ * How long the documents of its two data sets are is not published. The rows of strategy static
+ * give it indirectly. There each group's documents are packed into rows of 32K tokens, and a group
+ * takes (rows + stages - 1) times as long as a row. So the times of static give the tokens of each
+ * group, and are no rows here. The other strategies' times follow: the same tokens, packed into
+ * rows of their group's length. Attention is that of whole rows, since the artifact packs documents
+ * without a mask between them.
  *
  * "Others" is switching: parameters to every mesh that is not the home, and gradients back, one after
  * another. Its home is the layout with the least memory, which for these is static's. */
@@ -23,7 +23,7 @@ typedef struct layout {
     const char *mesh;
     int64_t tokens; /* of a row */
     int64_t dp, pp;
-    double slot_s;  /* what one row more on every data-parallel rank takes */
+    double slot_s;  /* time of one row more on every data-parallel rank */
     double moves_s; /* parameters from the home, gradients to it; below 0: not asked yet */
     dh_shipped_job job;
     double step_ns;
@@ -141,7 +141,7 @@ static dh_status tokens_of(tables *s, const char *dataset, const char *group, si
                    (int)length, group);
 }
 
-/* What the groups that a cell covers ("0-1K+1K-4K") take over this mesh. */
+/* Time of the groups that a cell covers ("0-1K+1K-4K") over this mesh. */
 static dh_status time_of(tables *s, const char *dataset, const char *covers, const layout *l,
                          double *seconds)
 {

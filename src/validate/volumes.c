@@ -57,7 +57,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_
 /* ---- what is sent, in bytes of a device on average ------------------------------------------- */
 
 typedef struct sent {
-    double tensor;          /* by layers' tensor parallelism, but for weight gradients */
+    double tensor;          /* by layers' tensor parallelism, except for weight gradients */
     double forward_ring;    /* keys and values of the forward */
     double stages;          /* from stage to stage */
     double gradients, ends; /* once round a ring; of these embedding's and head's */

@@ -1,6 +1,6 @@
-/* Zero Bubble (arXiv 2401.10241), tables 5 and 9: bubble rates of schedules, from the times of a
- * stage that its authors measured, as jobs that have those times instead of a model: nothing but
- * the schedules and their clock is tested.
+/* Zero Bubble (arXiv 2401.10241), tables 5 and 9: bubble rates of schedules. The jobs have the
+ * times of a stage that its authors measured, instead of a model. Only the schedules and their
+ * clock are tested.
  *
  * The interleaved schedule has one layer a chunk (section 5.1): chunks = (layers + 2) / stages, as
  * the first and last stage have one layer fewer. Of an activation 32 b s h of b s (34 h + 5 a s)

@@ -232,7 +232,7 @@ static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
     return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from, to, strerror(errno));
 }
 
-/* What file systems answer that know only rename. */
+/* Answers of file systems that know only rename. */
 static bool is_unknown(int error)
 {
     return error == EINVAL || error == ENOSYS;
