@@ -78,22 +78,22 @@ typedef struct dh_model {
     int64_t n_kv_heads;   /* divides n_heads */
     int64_t head_dim;     /* D; HF default width / n_heads */
     int64_t ffn_width;    /* F; per expert where there are any */
-    int64_t dense_first;  /* of a model with experts: layers in front that have none */
-    int64_t moe_every;    /* of the other layers every n-th has experts (2: the 2nd, 4th); 0: all */
+    int64_t dense_first;  /* with experts: first layers, which have no experts */
+    int64_t moe_every;    /* every n-th of the other layers has experts (2: the 2nd, 4th); 0: all */
     int64_t dense_width;  /* F of layers without experts; 0: there are none */
     int64_t vocab;        /* V; 0 only in a job whose tokenizer still has to decide it */
     int64_t max_seq;      /* longest sequence; rows of wpe for GPT-2 */
-    int64_t window;       /* tokens that one sees, itself the last of them; 0: all before it */
-    int64_t window_from;  /* layers in front that see all nevertheless */
-    int64_t window_every; /* every so manieth layer sees all, too (6: the 6th, the 12th); 0: none */
+    int64_t window;       /* tokens that a token attends to, with itself; 0: all before it */
+    int64_t window_from;  /* first layers, which have no window */
+    int64_t window_every; /* every n-th layer has no window either (6: the 6th, 12th); 0: none */
     bool tied_head;       /* head shares the token embedding */
     bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
     bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
     bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
     bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
     dh_attention_kind attention; /* linear: in the llama and mixtral families */
-    int64_t softmax_every; /* linear: every so manieth layer has softmax instead (4: the 4th, the
-                            * 8th); 0: none */
+    int64_t softmax_every; /* linear: every n-th layer has softmax attention (4: the 4th, the 8th);
+                            * 0: none */
     dh_feature_map feature_map;
     dh_norm_kind norm;
     dh_norm_place norm_place;
@@ -145,7 +145,7 @@ DH_API double dh_model_lora_scale(const dh_model *model);
  * The embedding lookup does not count; the head does. */
 DH_API double dh_model_flops_per_token(const dh_model *model, int64_t seq_len);
 
-/* Tokens that one sees in layer 0 <= layer < n_layers; 0: all before it. */
+/* Tokens that a token attends to in layer 0 <= layer < n_layers; 0: all before it. */
 DH_API int64_t dh_model_window(const dh_model *model, int64_t layer);
 
 /* Differences of a layer from the model's fields, one bit each. Layers of a kind have the same

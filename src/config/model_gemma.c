@@ -91,7 +91,7 @@ static dh_status read_gemma(dh_ctx *ctx, const json_t *config, const gemma_defau
     return DH_OK;
 }
 
-/* Every so manieth layer sees all; of fewer layers none does. */
+/* Every n-th layer attends to all tokens; a model with fewer layers has none such. */
 static void set_pattern(dh_model *m, int64_t every)
 {
     m->window_every = m->window && every <= m->n_layers ? every : 0;

@@ -74,7 +74,8 @@ static dh_status check_list(dh_ctx *ctx, const json_t *list, int64_t n_layers)
                    (long long)n_layers - 1);
 }
 
-/* Layers that mlp_only_layers names have no experts, nor have those that are no so manieth. */
+/* Two kinds of layers have no experts: those that mlp_only_layers names, and those that are not the
+ * n-th. */
 static dh_status read_dense_layers(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     int64_t step;

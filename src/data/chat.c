@@ -301,8 +301,8 @@ static int as_flag(const json_t *value)
     return x == 1 ? 1 : x == 0 ? 0 : -1;
 }
 
-/* What a message says beside its role and text: whether it is learnt, as OpenAI's "weight" and
- * Axolotl's "train" do; all else would have to stand in the tokens. */
+/* Keys of a message in addition to its role and text. OpenAI's "weight" and Axolotl's "train" say
+ * whether it is learnt. Any other key would have to stand in the tokens. */
 static dh_status read_other(dh_ctx *ctx, const char *role, bool answer, const char *key,
                             const json_t *value, bool *unlearnt)
 {
@@ -349,8 +349,8 @@ static bool is_weight_of_one(const char *key, const json_t *value)
     return (strstr(key, "weight") || strcmp(key, "train") == 0) && as_flag(value) == 1;
 }
 
-/* In addition to messages a row may say what it likes, except what the model would have to read, and
- * what says how it is learnt. */
+/* In addition to messages a row may have any keys, with two exceptions: texts that the model would
+ * have to read, and keys that change the learning. */
 static dh_status check_row(dh_ctx *ctx, const json_t *row)
 {
     static const struct {
@@ -509,8 +509,8 @@ static void trim(const dh_chat *chat, const char **text, size_t *n)
     for (; chat->trims && *n > 0 && is_space(**text); ++*text) --*n;
 }
 
-/* What stands in front of the text is encoded with it, as it is when a whole conversation is: where
- * its tokens end, the answer's begin. */
+/* The marks before the text are encoded together with it, as in a whole conversation. The answer's
+ * tokens begin where those of the marks end. */
 static dh_status push_message(dh_ctx *ctx, encoding *e, const dh_chat_message *m, bool last,
                               const dh_str *before, const char *text, size_t n)
 {

@@ -27,15 +27,15 @@ dh_status dh_length_groups_make(dh_ctx *ctx, const dh_dataset *ds, int64_t first
                                 const int64_t *max_len, size_t n, dh_length_groups *groups);
 void dh_length_groups_fini(dh_length_groups *groups);
 
-/* A packed dataset of documents that have lengths alone, in an order that the seed draws: for
- * counting, not for reading.
+/* A packed dataset of documents that have only lengths, in an order that the seed draws. It serves
+ * for counting, not for reading.
  * in        lengths [n]: tokens; row_len: as in dh_dataset_pack
  * out       dh_dataset_close
  * errors    DH_EINVAL none has two tokens; DH_ENOMEM */
 dh_status dh_dataset_of_lengths(dh_ctx *ctx, const int64_t *lengths, size_t n, int64_t row_len,
                                 uint64_t seed, dh_dataset **ds);
 
-/* Row of a group; behind its last all is padding. errors, threads: those of dh_dataset_sample */
+/* Row of a group; rows after its last are padding. errors, threads: those of dh_dataset_sample */
 dh_status dh_length_groups_row(dh_ctx *ctx, const dh_dataset *ds, const dh_length_groups *groups,
                                size_t group, int64_t row, const dh_dataset_row *to);
 

@@ -20,8 +20,8 @@ typedef struct dh_lengths {
     size_t n_lines;     /* with numbers */
 } dh_lengths;
 
-/* TUNING: as many rows of 32,768 tokens as 64 steps of 512 need, by documents of the English
- * Wikipedia (700 tokens in the mean); 8 MB, and a second to pack. */
+/* TUNING: 64 steps of 512 rows of 32,768 tokens need as many documents of the English Wikipedia
+ * (700 tokens in the mean). They take 8 MB, and a second to pack. */
 enum { DH_LENGTHS_MOST = 1 << 20 };
 #define DH_LENGTHS_MOST_TOKENS (INT64_C(1) << 36) /* all documents together */
 

@@ -1,8 +1,8 @@
 /* Packing of documents into rows (pack.h).
  *
- * Pieces go by groups of neighbours: what is packed lies near by in the data, and the work is that
- * of sorting small groups. In a group rows stand in lists by the room that they have left; a set of
- * bits says which lists have any, so that the tightest row is a search over words. */
+ * Pieces are packed in groups of neighbours. Packed pieces therefore lie close together in the
+ * data, and only small groups are sorted. In a group, rows are in lists by their free room. A set
+ * of bits says which lists have rows, so finding the tightest row is a search over words. */
 #include "data/pack.h"
 #include "data/permute.h"
 

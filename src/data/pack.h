@@ -4,8 +4,8 @@
 
 #include "base/base.h"
 
-/* A document, or a part of one that is longer than a row: `n` tokens of the stream from `first` on
- * are inputs, and the n from first + 1 on their targets. */
+/* A document, or a part of one that is longer than a row. `n` tokens of the stream from `first` on
+ * are inputs. Their targets are the n tokens from first + 1 on. */
 typedef struct dh_doc {
     int64_t first;
     int32_t n;
@@ -24,9 +24,9 @@ typedef struct dh_pack {
 dh_status dh_docs_add(dh_ctx *ctx, dh_docs *pieces, int64_t first, int64_t n_tokens,
                       int64_t row_len);
 
-/* Puts pieces into rows of row_len, none cut: a few thousand at a time, in their order or in one
- * that the seed draws, the longest first, each into the row that it leaves the least room in
- * (best-fit decreasing: Johnson 1973). The same pieces and seed give the same rows.
+/* Puts pieces into rows of row_len and cuts none. It takes a few thousand at a time, in their order
+ * or in one that the seed draws. The longest go first, each into the row that it leaves the least
+ * room in (best-fit decreasing: Johnson 1973). The same pieces and seed give the same rows.
  * in        pieces: taken over, also on failure
  * out       pack: dh_pack_fini
  * cost      O(n log n) time; memory of a few numbers a piece

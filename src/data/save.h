@@ -31,9 +31,9 @@ dh_status dh_save_config_of(dh_ctx *ctx, const dh_tokenizer *tok, const char *cl
  * errors    DH_EINVAL another kind; DH_EIO; DH_ENOMEM */
 dh_status dh_save_plain_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir);
 /* tokenizer.json of a SentencePiece model, BPE or unigram. It gives the same ids of any text, with
- * two exceptions under Hugging Face: a unigram model's table of characters is applied by grapheme
- * clusters, and a text that spells a byte's token ("<0x41>") is read as that token. A BPE model's
- * file, as Llama's, puts the token that begins a text in front where special tokens are asked for.
+ * two exceptions under Hugging Face. There a unigram model's table of characters is applied by
+ * grapheme clusters. A text that spells a byte's token ("<0x41>") is read as that token. A BPE
+ * model's file, as Llama's, puts the BOS token before a text where special tokens are asked for.
  * errors    DH_EUNSUPPORTED the file cannot express the model; DH_EIO; DH_ENOMEM */
 dh_status dh_save_spm_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir);
 

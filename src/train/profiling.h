@@ -25,9 +25,9 @@ typedef struct dh_profile_options {
  * errors    those of training; DH_EINTERRUPTED */
 dh_status dh_profile_measure(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options,
                              dh_profile **profile);
-/* For the setting `profile: measure`. Where the profile at the job's place does not know all
- * operators of its strategy (for `auto`: of every strategy), it measures them and stores them there
- * before any rank continues. The job's vocabulary must be known.
+/* For the setting `profile: measure`. It measures the operators of the job's strategy (for `auto`:
+ * of every strategy) that the profile at the job's place lacks. They are stored there before any
+ * rank continues. The job's vocabulary must be known.
  * errors    those of dh_profile_measure and dh_profile_store */
 dh_status dh_profile_complete(dh_ctx *ctx, const dh_job *job, const dh_profile_options *options);
 /* The job's operators with estimated times, and pairs by a matrix whose names are those of

@@ -72,12 +72,12 @@ dh_status dh_switched_documents(dh_ctx *ctx, const dh_resolved *job, const char 
 dh_status dh_switched_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_dataset *ds,
                                dh_switched *switched);
 
-/* Parts of the step, for searches: a recipe's program over documents whose rows have so many pairs
- * (0: rows of one document each), time and memory of the optimizer at a home, and moves.
+/* Parts of the step, for searches: programs of a recipe, the optimizer at a home, and moves. A
+ * program runs over documents whose rows have so many pairs (0: rows of one document each).
  * in        cores: cores that the ranks share (dh_train_cores) */
 dh_status dh_switched_pass_of(dh_ctx *ctx, const dh_recipe *recipe, bool at_home,
                               double row_pairs_twice, int64_t cores, dh_switched_pass *pass);
-/* Away from home, all passes for what the first ones take: without the sums over ranks. */
+/* Away from home: all passes at the cost of the first ones, without the sums over ranks. */
 dh_status dh_switched_first_of(dh_ctx *ctx, const dh_recipe *recipe, double row_pairs_twice,
                                int64_t cores, dh_switched_pass *pass);
 dh_status dh_switched_update_of(dh_ctx *ctx, const dh_recipe *home, int64_t cores, int64_t *ns,

@@ -1,9 +1,9 @@
 /* DHelix (arXiv 2411.15871), figures 11, 12, 13a and 15: throughput of systems, and of the switches
  * of its own, one after another.
  *
- * All but Megatron-LM are what section 6.1 says: Intra-batch is MegaScale's rings; Wavelet+ takes
- * the operators of both strands in turn, so that a strand's communication runs beside the other
- * strand's operator and never beside its own weight gradients (trait gradients-apart of
+ * All systems except Megatron-LM are as in section 6.1. Intra-batch is MegaScale's rings. Wavelet+
+ * takes the operators of both strands in turn. A strand's communication therefore runs during the
+ * other strand's operator, and never during its own weight gradients (trait gradients-apart of
  * megatron-core). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,7 +233,7 @@ static bool agree(const bars *b, size_t x, size_t y)
            (b->published[x] < b->published[y]) == (b->predicted[x] < b->predicted[y]);
 }
 
-/* One order a job. Those that are wrong are named. */
+/* One order a job; wrong orders are named. */
 static dh_status add_order(dh_ctx *ctx, dh_validation *v, const bars *b)
 {
     char wrong[256] = "";

@@ -1,8 +1,7 @@
 /* DHelix (arXiv 2411.15871), table 1: what a device sends in a step of Llama 3 405B.
  *
- * The bytes are those of the simulated programs, added up over what their instructions send. The
- * table gives numbers and degrees; how it counts follows from the numbers, of which these
- * conventions give every printed digit:
+ * The bytes are those that the instructions of the simulated programs send, added up. The table
+ * gives numbers and degrees. These conventions of counting give every printed digit:
  *   - GiB; 16 Mi tokens a step; the mean of all devices.
  *   - Tokens are those of a data-parallel replica, not divided by its context-parallel ranks: what
  *     layers and stages send is multiplied by these.
