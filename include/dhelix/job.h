@@ -86,6 +86,8 @@ typedef enum dh_cp_linear { DH_CP_LINEAR_LASP2, DH_CP_LINEAR_LASP1 } dh_cp_linea
 /* Type in which data-parallel ranks reduce gradients. */
 typedef enum dh_grad_dtype { DH_GRAD_DTYPE_FLOAT32, DH_GRAD_DTYPE_COMPUTE } dh_grad_dtype;
 typedef enum dh_cp_grad_dtype { DH_CP_GRAD_COMPUTE, DH_CP_GRAD_FLOAT32 } dh_cp_grad_dtype;
+/* How rows travel to experts on other nodes: a copy for each expert, or one for each node. */
+typedef enum dh_dispatch { DH_DISPATCH_FLAT, DH_DISPATCH_NODE, DH_DISPATCH_AUTO } dh_dispatch;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
 typedef enum dh_elastic_action { DH_ELASTIC_STOP, DH_ELASTIC_CONTINUE } dh_elastic_action;
@@ -204,10 +206,11 @@ typedef struct dh_job {
     char *slow_ranks, *slow_links, *slow_nodes; /* slow.*: "3,5" or empty; in simulations only */
     double slow_factor, slow_link_factor;       /* slow.factor, slow.link_factor */
 
-    dh_moe_mode moe_mode; /* moe.mode */
-    double moe_capacity;  /* moe.capacity: factor over even load; dropless: buffer bound */
-    double moe_load;      /* moe.load: of the busiest expert over its even share, in predictions */
-    char *moe_recorded;   /* moe.recorded: run folder with what experts got; empty: moe_load */
+    dh_moe_mode moe_mode;     /* moe.mode */
+    dh_dispatch moe_dispatch; /* moe.dispatch */
+    double moe_capacity;      /* moe.capacity: factor over even load; dropless: buffer bound */
+    double moe_load;    /* moe.load: of the busiest expert over its even share, in predictions */
+    char *moe_recorded; /* moe.recorded: run folder with what experts got; empty: moe_load */
 
     char *stage_ms[DH_N_STAGE_WORK]; /* stages.*: "1.5,2", all or none; not empty: no model */
     double stage_transfer_ms;

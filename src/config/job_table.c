@@ -31,6 +31,7 @@ static const char *const elastic_names[] = {"stop", "continue", NULL};
 static const char *const cp_linear_names[] = {"lasp2", "lasp1", NULL};
 static const char *const cp_grad_names[] = {"compute", "float32", NULL};
 static const char *const grad_names[] = {"float32", "compute", NULL};
+static const char *const dispatch_names[] = {"flat", "node", "auto", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -553,6 +554,10 @@ static const dh_setting settings[] = {
                  "size, and tokens beyond it are dropped"),
     FLOAT("moe.capacity", moe_capacity, "2", 0.01, 1e6,
          .help = "size of an expert's buffer, as a multiple of its even share (dropless: the bound)"),
+    ENUM("moe.dispatch", moe_dispatch, "flat", dispatch_names,
+         .help = "how tokens travel to experts on other nodes. flat: a copy for each of a token's experts; node: "
+                 "one copy for each node that has some of them, which sums their results before they go back; "
+                 "auto: whichever is faster by costs"),
     FLOAT("moe.load", moe_load, "1", 1, 1e6,
           .help = "for predictions and orders: rows of the busiest expert, as a multiple of an even share. The "
                   "rank with the most rows sets the pace of its layer; 1: balanced"),

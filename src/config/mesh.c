@@ -244,6 +244,13 @@ const char *dh_mesh_group_stages(const dh_mesh *m, dh_group_kind group, dh_group
     return NULL;
 }
 
+const char *dh_mesh_dispatch_stages(const dh_mesh *m, dh_group_stages *stages)
+{
+    const dh_group_kind group = dh_mesh_expert_group(m);
+    if (dh_mesh_group_size(m, group) <= 1) return "every expert is on every rank (parallel.ep)";
+    return dh_mesh_group_stages(m, group, stages);
+}
+
 /* Whether members take two digits of the axis alone: the lower one, and its mirror image. */
 static bool takes_two(dh_group_kind group, int axis)
 {

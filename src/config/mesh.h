@@ -183,6 +183,11 @@ typedef struct dh_group_stages {
  * out       stages: set where it can
  * returns   NULL, or why not */
 const char *dh_mesh_group_stages(const dh_mesh *mesh, dh_group_kind group, dh_group_stages *stages);
+/* The stages of the group that experts are spread over, for a dispatch that sends a token once to
+ * each node.
+ * out       stages: set where it can
+ * returns   NULL, or why not */
+const char *dh_mesh_dispatch_stages(const dh_mesh *mesh, dh_group_stages *stages);
 typedef enum dh_group_stage { DH_STAGE_WHOLE, DH_STAGE_LOCAL, DH_STAGE_CROSS } dh_group_stage;
 /* The group that a kind is a stage of; whole groups are their own. */
 dh_group_kind dh_group_whole(dh_group_kind group);

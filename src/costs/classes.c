@@ -69,7 +69,8 @@ static void put_dims(writer *w, const dh_graph *g, const dh_op *op)
     put(w, "; B=%" PRId64 " T=%" PRId64 " H=%" PRId64 " K=%" PRId64 " D=%" PRId64 " %s %s",
         d->batch, d->seq, d->n_heads, d->n_kv_heads, d->head_dim, norms[d->norm], acts[d->act]);
     if (d->top_k) put(w, " top=%" PRId64, d->top_k);
-    if (op->type == DH_OP_MOE_ORDER) put(w, " capacity=%" PRId64, op->capacity);
+    if (op->type == DH_OP_MOE_ORDER || op->type == DH_OP_MOE_NODE_ORDER)
+        put(w, " capacity=%" PRId64, op->capacity);
     if (d->dropout > 0 && op->site >= 0) put(w, " dropout");
     if (dh_op_fp8(g, op, formats)) put(w, " fp8");
     if (ring) put(w, op->step == 0 ? " causal" : " half");

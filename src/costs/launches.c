@@ -32,6 +32,8 @@ static const launches of_type[DH_N_OP_TYPE] = {
     [DH_OP_EMBED_GRAD] = {4, 0},
     [DH_OP_ROUTER] = {8, 0},
     [DH_OP_MOE_ORDER] = {6, 0},
+    [DH_OP_MOE_NODES] = {6, 0},
+    [DH_OP_MOE_NODE_ORDER] = {6, 0},
     [DH_OP_GROUPED_WGRAD] = {2, 0},
     [DH_OP_ADAMW] = {4, 0}, /* unscale, check, update, copy */
 };

@@ -322,7 +322,13 @@ static void grad_grouped_linear(tape *t, const dh_op op)
 static void grad_moe_unpermute(tape *t, const dh_op op)
 {
     uint32_t y = op.in[0], slots = op.in[1], weights = op.in[2];
-    uint32_t dy = tape_like(t, y), dweights = tape_like(t, weights);
+    uint32_t dy = tape_like(t, y);
+    if (weights == DH_NONE) {
+        tape_emit(t, DH_OP_MOE_PERMUTE, DH_PHASE_B, -1, IDS(t->grads[op.out[0]], slots), IDS(dy));
+        tape_contribute(t, y, dy);
+        return;
+    }
+    uint32_t dweights = tape_like(t, weights);
     tape_emit(t, DH_OP_MOE_UNPERMUTE_GRAD, DH_PHASE_B, -1,
               IDS(t->grads[op.out[0]], y, slots, weights), IDS(dy, dweights));
     tape_contribute(t, y, dy);
@@ -371,7 +377,10 @@ static void grad_all_to_all_rows(tape *t, const dh_op op)
     uint32_t dx = tape_like(t, op.in[0]);
     tape_emit(t, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_B, -1,
               IDS(t->grads[op.out[0]], op.in[2], op.in[1]), IDS(dx));
-    if (!t->failed) t->graph->ops.at[t->graph->ops.n - 1].group = op.group;
+    if (!t->failed) {
+        t->graph->ops.at[t->graph->ops.n - 1].group = op.group;
+        t->graph->ops.at[t->graph->ops.n - 1].blocks = op.blocks;
+    }
     keep_rows(t, &op);
     tape_contribute(t, op.in[0], dx);
 }

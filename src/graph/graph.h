@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "config/mesh.h"
 #include "dhelix/dtype.h"
 #include "dhelix/model.h"
 
@@ -344,9 +345,11 @@ dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int
  * experts. Rows travel to the experts that their tokens chose, and back (Lepikhin et al. 2020,
  * arXiv 2006.16668, 3.2). With a capacity, blocks of one size are exchanged. Without dropping, a
  * rank has room for `room` times the even share of rows. A step in which more arrive fails with
- * DH_EINVAL in moe_offsets.
+ * DH_EINVAL in moe_offsets. With stages a token's row crosses nodes once for all experts that it
+ * chose there (dh_mesh_dispatch_stages); NULL: once for each of its experts.
  * errors    DH_EINVAL experts do not divide, or room is below 1 */
-dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room);
+dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room,
+                                  const dh_group_stages *stages);
 
 /* Tokens that a query of this layer sees, itself the last of them; 0: all before it. */
 int64_t dh_dims_window(const dh_dims *dims, int64_t layer);

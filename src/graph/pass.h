@@ -38,6 +38,7 @@ typedef struct dh_graph_spec {
     bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
     bool shards_moments; /* data-parallel ranks step shards (dh_sharing of program) */
     double moe_room;     /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
+    dh_dispatch moe_dispatch; /* how rows travel to experts: flat or node */
     bool fuse_gelu;      /* GEMMs apply GELU, and its gradient, to their result */
     dh_pass_list passes; /* the strategy's */
 } dh_graph_spec;
@@ -48,6 +49,9 @@ typedef struct dh_graph_rank {
     int64_t cp_rank;
     int64_t rank; /* for a program of its own (dh_graph_spec.build.model NULL); else not read */
 } dh_graph_rank;
+
+/* The stages of moe.dispatch node. errors: DH_EUNSUPPORTED the mesh has none, saying why */
+dh_status dh_dispatch_by_node(dh_ctx *ctx, const dh_mesh *mesh, dh_group_stages *stages);
 
 /* ---- reports of passes --------------------------------------------------------------------- */
 

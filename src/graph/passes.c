@@ -176,8 +176,9 @@ static unsigned axes_of_stages(const dh_graph_spec *spec)
 {
     const int64_t sizes[] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep, spec->mesh.edp};
     const int end = spec->shards_moments ? DH_MESH_EDP + 1 : DH_MESH_EDP;
+    const bool in_stages = dh_graph_in_stages(spec) || spec->moe_dispatch == DH_DISPATCH_NODE;
     unsigned axes = 0;
-    for (int axis = 0; axis < end && dh_graph_in_stages(spec); axis++) {
+    for (int axis = 0; axis < end && in_stages; axis++) {
         const int64_t run = dh_mesh_run_on_node(&spec->mesh, axis);
         if (run > 1 && run < sizes[axis]) axes |= 1u << axis;
     }

@@ -24,6 +24,7 @@ dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
         .whole_tokens = r->whole_tokens,
         .shards_moments = r->sharing.moments,
         .moe_room = r->moe_capacity,
+        .moe_dispatch = r->moe_dispatch,
         .fuse_gelu = r->fuse_gelu,
         .passes = r->strategy ? r->strategy->passes : (dh_pass_list){.n = 0}};
 }

@@ -97,6 +97,7 @@ typedef struct dh_recipe {
     dh_fp8 fp8;          /* dh_dims.fp8 */
     bool fuse_gelu;      /* dh_graph_spec.fuse_gelu */
     dh_moe_mode moe_mode;
+    dh_dispatch moe_dispatch; /* flat or node; auto, before costs have chosen, is flat */
     double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
 
     const char *layer_split; /* NULL: even */

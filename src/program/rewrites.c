@@ -98,5 +98,6 @@ dh_status dh_recipe_decide(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, doub
     *decided = (dh_decided){.rewrites = NULL};
     if (recipe->strategy && recipe->strategy->searches)
         DH_TRY(search(ctx, arena, recipe, memory_bytes, &decided->rewrites));
-    return dh_recipe_settle(ctx, arena, recipe, &decided->passes_why);
+    DH_TRY(dh_recipe_settle(ctx, arena, recipe, &decided->passes_why));
+    return dh_recipe_dispatch(ctx, arena, recipe, &decided->dispatch_why);
 }

@@ -22,6 +22,7 @@ dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory
 /* Choices that a recipe's strategy leaves to costs, and their reasons; in an arena. */
 typedef struct dh_decided {
     const dh_rewrites *rewrites; /* the tried sequences of a strategy that searches; else NULL */
+    const char *dispatch_why;    /* of moe.dispatch auto; NULL: the job says it */
     const char *passes_why;      /* time of each choice of arguments; NULL: none was left open */
 } dh_decided;
 
@@ -29,10 +30,11 @@ typedef struct dh_decided {
 #define DH_BY_TIME_ALONE (-1.0)
 
 /* Decides it all: the passes of a strategy that searches, then arguments that say auto
- * (dh_recipe_settle). The recipe's strategy is then one in the arena that has them said.
+ * (dh_recipe_settle), then how rows travel to experts (dh_recipe_dispatch). The recipe's strategy is
+ * then one in the arena that has them said.
  * in        recipe: with costs and strategy; memory_bytes: as dh_recipe_rewrites, or
  *           DH_BY_TIME_ALONE
- * errors    those of both; DH_ENOMEM */
+ * errors    those of all; DH_ENOMEM */
 dh_status dh_recipe_decide(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double memory_bytes,
                            dh_decided *decided);
 

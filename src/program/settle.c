@@ -136,6 +136,41 @@ static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe 
     return dh_strategy_with(ctx, arena, recipe->strategy, &all, &recipe->strategy);
 }
 
+/* Whichever makes a layer shorter, each in the strategy's own order; of equal ones the one in one
+ * step. */
+static dh_status choose_dispatch(dh_ctx *ctx, dh_arena *arena, settling *s, dh_recipe *recipe,
+                                 const char **why)
+{
+    double flat_ns, node_ns;
+    s->graphs.moe_dispatch = DH_DISPATCH_FLAT;
+    DH_TRY(time_choice(ctx, s, &flat_ns));
+    s->graphs.moe_dispatch = DH_DISPATCH_NODE;
+    DH_TRY(time_choice(ctx, s, &node_ns));
+    recipe->moe_dispatch = node_ns < flat_ns ? DH_DISPATCH_NODE : DH_DISPATCH_FLAT;
+    *why = dh_arena_printf(arena,
+                           "a layer's forward and backward by these costs: flat: %.4g us, node: "
+                           "%.4g us",
+                           flat_ns * 1e-3, node_ns * 1e-3);
+    return *why ? DH_OK : no_memory(ctx);
+}
+
+dh_status dh_recipe_dispatch(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)
+{
+    const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};
+    settling s = {.recipe = recipe, .graphs = dh_program_graph_spec(&spec), .why = DH_STR_INIT};
+    dh_group_stages stages;
+    *why = NULL;
+    if (recipe->moe_dispatch == DH_DISPATCH_FLAT) return DH_OK;
+    if (recipe->moe_dispatch == DH_DISPATCH_NODE)
+        return dh_dispatch_by_node(ctx, &recipe->mesh, &stages);
+    const char *obstacle = dh_mesh_dispatch_stages(&recipe->mesh, &stages);
+    recipe->moe_dispatch = DH_DISPATCH_FLAT;
+    *why = obstacle;
+    if (obstacle || !recipe->strategy) return DH_OK;
+    DH_TRY(dh_recipe_ordering(ctx, recipe, &s.ordering));
+    return choose_dispatch(ctx, arena, &s, recipe, why);
+}
+
 dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)
 {
     const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};

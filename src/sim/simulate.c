@@ -154,7 +154,8 @@ static bool shares_cores(const build *b)
 static void keep_stages(build *b, dh_sim_split splits[DH_N_MESH_AXES])
 {
     const int64_t sizes[] = {b->mesh.tp, b->mesh.cp, b->mesh.ep, b->mesh.edp};
-    const bool in_stages = dh_recipe_in_stages(b->recipe);
+    const bool in_stages =
+        dh_recipe_in_stages(b->recipe) || b->recipe->moe_dispatch == DH_DISPATCH_NODE;
     for (int axis = 0; in_stages && axis < DH_MESH_PP; axis++) {
         const int64_t run = dh_mesh_run_on_node(&b->mesh, axis);
         const bool whole = splits[axis].n_alike == sizes[axis] && !splits[axis].first_apart;

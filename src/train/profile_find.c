@@ -72,11 +72,14 @@ static dh_status count_known(dh_ctx *ctx, const dh_job *job, const dh_profile *p
                              dh_profile_cover *cover)
 {
     dh_probe_lists lists;
+    dh_job jobs[DH_MOST_PROBE_JOBS];
+    const int n_jobs = dh_probe_jobs(job, jobs);
     *cover = (dh_profile_cover){0};
     DH_TRY(dh_probe_lists_find(ctx, job, false, &lists));
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < lists.n; i++)
-        st = count_list(ctx, job, &lists.at[i], profile, cover);
+        for (int k = 0; st == DH_OK && k < n_jobs; k++)
+            st = count_list(ctx, &jobs[k], &lists.at[i], profile, cover);
     dh_vec_fini(&lists);
     return st;
 }

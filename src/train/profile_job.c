@@ -109,6 +109,21 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe
     return st;
 }
 
+int dh_probe_jobs(const dh_job *job, dh_job jobs[DH_MOST_PROBE_JOBS])
+{
+    dh_ctx attempt = DH_CTX_INIT;
+    dh_mesh mesh;
+    dh_group_stages stages;
+    const bool open = job->moe_dispatch == DH_DISPATCH_AUTO &&
+                      dh_mesh_from_job(&attempt, job, &mesh) == DH_OK &&
+                      !dh_mesh_dispatch_stages(&mesh, &stages);
+    jobs[0] = jobs[1] = *job;
+    if (!open) return 1;
+    jobs[0].moe_dispatch = DH_DISPATCH_FLAT;
+    jobs[1].moe_dispatch = DH_DISPATCH_NODE;
+    return 2;
+}
+
 /* On every virtual stage a layer of each kind: models have at most two, of which every second layer
  * is then one. */
 static void sample_layers(int64_t n_stages, dh_model *m)
@@ -137,6 +152,8 @@ dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *
     *probe = (dh_probe_job){.schedule = NULL};
     DH_TRY(own_strategy(ctx, job, &own));
     DH_TRY(dh_recipe_of_job(ctx, job, &r));
+    const char *why;
+    DH_TRY(dh_recipe_dispatch(ctx, job->arena, &r, &why)); /* auto, without a strategy: flat */
     DH_TRY(dh_job_estimates(ctx, job->arena, job, &r.costs));
     DH_TRY(dh_strategy_with(ctx, job->arena, dh_strategies(&n), passes, &r.strategy));
     DH_TRY(smallest_schedule(ctx, job, own, &probe->schedule));

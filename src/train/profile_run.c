@@ -291,24 +291,29 @@ static dh_status measure_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *pl
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-static dh_status add_probe_job(dh_ctx *ctx, measuring *m, const dh_pass_list *passes)
+static dh_status add_probe_job(dh_ctx *ctx, measuring *m, const dh_job *job,
+                               const dh_pass_list *passes)
 {
     dh_probe_job *probe = &m->probes[m->n_probes++];
-    DH_TRY(dh_probe_job_init(ctx, &m->job, passes, probe));
+    DH_TRY(dh_probe_job_init(ctx, job, passes, probe));
     return m->job.ranks > 1 ? dh_session_verify_mesh(ctx, &probe->spec, NULL) : DH_OK;
 }
 
 static dh_status prepare(dh_ctx *ctx, measuring *m)
 {
     dh_probe_lists lists;
+    dh_job jobs[DH_MOST_PROBE_JOBS];
     DH_TRY(dh_profile_of_job(ctx, &m->job, "measured", &m->profile));
     DH_TRY(dh_run_open_tokenizer(ctx, &m->shared));
     DH_TRY(dh_job_vocab(ctx, &m->job, m->shared.tokenizer, &m->job.model.vocab));
     DH_TRY(dh_run_open_train(ctx, &m->shared));
     DH_TRY(dh_probe_lists_find(ctx, &m->job, true, &lists));
-    m->probes = calloc(lists.n + 1, sizeof *m->probes);
+    const int n_jobs = dh_probe_jobs(&m->job, jobs);
+    m->probes = calloc(lists.n * DH_MOST_PROBE_JOBS + 1, sizeof *m->probes);
     dh_status st = m->probes ? DH_OK : no_memory(ctx);
-    for (size_t i = 0; st == DH_OK && i < lists.n; i++) st = add_probe_job(ctx, m, &lists.at[i]);
+    for (size_t i = 0; st == DH_OK && i < lists.n; i++)
+        for (int k = 0; st == DH_OK && k < n_jobs; k++)
+            st = add_probe_job(ctx, m, &jobs[k], &lists.at[i]);
     dh_vec_fini(&lists);
     return st;
 }

@@ -83,6 +83,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .fp8 = job->fp8,
         .fuse_gelu = fuses_gelu(job, device),
         .moe_mode = job->moe_mode,
+        .moe_dispatch = job->moe_dispatch,
         .moe_capacity = job->moe_capacity,
         .layer_split = dh_job_splits(job) ? "*" : job->layer_split,
         .post_validation = job->post_validation,

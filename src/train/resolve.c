@@ -173,14 +173,22 @@ static dh_status note_passes(dh_ctx *ctx, dh_resolved *r, const char *why)
     return st;
 }
 
+static dh_status note_dispatch(dh_ctx *ctx, dh_resolved *r, const char *why)
+{
+    return add_note(ctx, r, "dispatch", r->recipe.moe_dispatch == DH_DISPATCH_NODE ? "node" : "flat",
+                    why);
+}
+
 /* Let costs make the choices that the strategy leaves open. */
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
     dh_decided d;
+    r->recipe.moe_dispatch = r->job.moe_dispatch;
     DH_TRY(dh_recipe_decide(ctx, r->arena, &r->recipe, r->cluster ? r->room_bytes : 0, &d));
     r->rewrites = d.rewrites;
     if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));
-    return d.passes_why ? note_passes(ctx, r, d.passes_why) : DH_OK;
+    if (d.passes_why) DH_TRY(note_passes(ctx, r, d.passes_why));
+    return d.dispatch_why ? note_dispatch(ctx, r, d.dispatch_why) : DH_OK;
 }
 
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)

@@ -22,7 +22,7 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens, moe_dispatch;
     dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
@@ -36,7 +36,7 @@ typedef struct outline_key {
     uint64_t costs;
     tune_counts kinds; /* layers */
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
-        in_stages, by_costs;
+        in_stages, by_costs, moe_dispatch;
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
     int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
@@ -74,10 +74,15 @@ dh_status tune_decide(estimate *e)
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
         dh_decided d;
+        dh_recipe *decided = DH_NEW(e->t->group, dh_recipe);
+        if (!decided) return tune_no_memory(e->ctx);
         DH_TRY(dh_recipe_decide(e->ctx, e->t->group, r, DH_BY_TIME_ALONE, &d));
-        *place = (void *)(uintptr_t)r->strategy;
+        *decided = *r;
+        *place = decided;
     }
-    r->strategy = *place;
+    const dh_recipe *as = *place;
+    r->strategy = as->strategy;
+    r->moe_dispatch = as->moe_dispatch;
     return DH_OK;
 }
 
@@ -199,6 +204,7 @@ static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
                         .recompute = recompute,
                         .linear_ring = e->spec.recipe.linear_ring,
                         .whole_tokens = e->spec.recipe.whole_tokens,
+                        .moe_dispatch = e->spec.recipe.moe_dispatch,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
 }
 
@@ -378,6 +384,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .each_micro = r->sharing.gradient_sync == DH_GRADIENT_SYNC_EVERY,
                              .in_stages = dh_recipe_in_stages(r),
                              .by_costs = dh_recipe_stages_by_costs(r),
+                             .moe_dispatch = r->moe_dispatch,
                              .recompute = e->t->options->cluster ? r->recompute : 0,
                              .asked_whole = system.row.traits != 0 && r->whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);

@@ -75,7 +75,7 @@ static inline dh_graph *build_case(const graph_case *c)
                             .ep_rank = c->ep - 1,
                             .whole_tokens = c->whole_tokens};
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
-    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 1.5));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 1.5, NULL));
     if (c->backward) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
     return g;
 }

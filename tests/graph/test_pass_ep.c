@@ -23,7 +23,7 @@ static dh_graph *split(double capacity, int64_t ep, double room)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_graph *g = build(DH_MODE_TRAIN, capacity);
-    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, (dh_shard){.tp = 1, .ep = ep}, room));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, (dh_shard){.tp = 1, .ep = ep}, room, NULL));
     assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
     assert_ok(&ctx, dh_graph_check(&ctx, g));
     return g;
@@ -92,7 +92,7 @@ static dh_graph *split_twice(double capacity, bool whole_experts)
     const dh_shard shard = {.tp = 2, .tp_rank = 1, .ep = 2, .whole_experts = whole_experts};
     dh_graph *g = build(DH_MODE_TRAIN, capacity);
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
-    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2, NULL));
     assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
     assert_ok(&ctx, dh_graph_check(&ctx, g));
     return g;
@@ -156,7 +156,7 @@ static void one_rank_of_experts_changes_nothing(void **state)
     dh_graph *a = build(DH_MODE_TRAIN, 0), *b = build(DH_MODE_TRAIN, 0);
     dh_ctx ctx = DH_CTX_INIT;
     for (int64_t ep = 0; ep <= 1; ep++) {
-        assert_ok(&ctx, dh_pass_expert_parallel(&ctx, b, (dh_shard){.tp = 1, .ep = ep}, 2));
+        assert_ok(&ctx, dh_pass_expert_parallel(&ctx, b, (dh_shard){.tp = 1, .ep = ep}, 2, NULL));
         assert_true(dh_graph_equal(a, b));
     }
     dh_graph_destroy(a);
@@ -209,13 +209,112 @@ static void work_is_that_of_an_even_load(void **state)
     dh_graph_destroy(g);
 }
 
+/* ---- one copy per node --------------------------------------------------------------------- */
+
+/* Four ranks on two nodes. */
+static const dh_group_stages two_nodes = {
+    .local = DH_GROUP_EP_NODE, .cross = DH_GROUP_EP_CROSS, .per_node = 2, .n_nodes = 2};
+
+static dh_graph *by_node(double capacity, double room)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_graph *g = build(DH_MODE_TRAIN, capacity);
+    assert_ok(&ctx,
+              dh_pass_expert_parallel(&ctx, g, (dh_shard){.tp = 1, .ep = EP}, room, &two_nodes));
+    assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+    assert_ok(&ctx, dh_graph_check(&ctx, g));
+    return g;
+}
+
+static int count_in(const dh_graph *g, dh_op_type type, dh_phase phase, dh_group_kind group)
+{
+    int n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += g->ops.at[i].type == type && g->ops.at[i].phase == phase &&
+             g->ops.at[i].group == (int32_t)group;
+    return n;
+}
+
+/* Choices, rows and weights cross nodes, rows come back; of gradients rows and weights, and rows. */
+static void rows_cross_nodes_once(void **state)
+{
+    dh_graph *g = by_node(0, 3);
+    const dh_op_type rows = DH_OP_ALL_TO_ALL_ROWS;
+    assert_int_equal(count_in(g, rows, DH_PHASE_F, DH_GROUP_EP), 0);
+    assert_int_equal(count_in(g, rows, DH_PHASE_F, DH_GROUP_EP_CROSS), 4);
+    assert_int_equal(count_in(g, rows, DH_PHASE_B, DH_GROUP_EP_CROSS), 3);
+    assert_int_equal(count_in(g, rows, DH_PHASE_F, DH_GROUP_EP_NODE), 2);
+    assert_int_equal(count_in(g, rows, DH_PHASE_B, DH_GROUP_EP_NODE), 2);
+    const dh_op *nodes = nth(g, DH_OP_MOE_NODES, 0), *order = nth(g, DH_OP_MOE_NODE_ORDER, 0);
+    assert_int_equal(g->tensors.at[nodes->out[3]].shape[0], ROWS * 2);
+    assert_int_equal(g->tensors.at[order->out[1]].shape[0], EXPERTS);
+    assert_int_equal(in(g, order, 0)->shape[0], 2 * ROWS); /* every token of both nodes' ranks */
+    assert_int_equal(order->room, 2 * ROWS * TOP_K);       /* each with both choices */
+    for (int i = 0; i < 2; i++) { /* the experts' rows lie as without the detour */
+        const dh_op *op = nth(g, DH_OP_GROUPED_LINEAR, i);
+        assert_int_equal(in(g, op, 0)->shape[0], 3 * ROWS * TOP_K);
+        assert_int_equal(in(g, op, 2)->shape[0], EXPERTS + 1);
+        assert_int_equal(op->rows, ROWS * TOP_K);
+    }
+    dh_graph_destroy(g);
+}
+
+/* Of 8 experts a token's two are on one of two nodes in 2 C(4,2) of C(8,2) cases: it goes to 11/7
+ * of them, with its row, its choices and their weights, where without the detour two rows go. */
+static void what_crosses_is_the_expected_number(void **state)
+{
+    dh_graph *g = by_node(0, 3);
+    const double places = ceil(ROWS * 11.0 / 7);
+    const double row = WIDTH * sizeof(float), few = TOP_K * sizeof(float);
+    double bytes = 0;
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const dh_op *op = &g->ops.at[i];
+        if (op->type == DH_OP_ALL_TO_ALL_ROWS && op->group == DH_GROUP_EP_CROSS)
+            bytes += dh_op_bytes(g, op) / 2;
+    }
+    assert_true(bytes == places * (4 * row + 3 * few));
+    dh_graph_destroy(g);
+}
+
+/* With a capacity blocks inside a node are equal, as large as without the detour, and one for each
+ * source node; what crosses nodes is as many rows as there are. */
+static void a_capacity_is_of_the_sender(void **state)
+{
+    dh_graph *g = by_node(1.25, 2);
+    const dh_op *order = nth(g, DH_OP_MOE_NODE_ORDER, 0);
+    assert_true(order->capacity == 40 && order->room == 0);
+    assert_int_equal(count(g, DH_OP_ALL_TO_ALL_ROWS, DH_PHASE_F), 4);
+    assert_int_equal(count_in(g, DH_OP_ALL_TO_ALL, DH_PHASE_F, DH_GROUP_EP_NODE), 2 * 2);
+    assert_int_equal(count_in(g, DH_OP_ALL_TO_ALL, DH_PHASE_B, DH_GROUP_EP_NODE), 2 * 2);
+    const dh_op *op = nth(g, DH_OP_GROUPED_LINEAR, 0);
+    assert_int_equal(in(g, op, 0)->shape[0], EXPERTS * 40);
+    assert_int_equal(op->in[2], nth(g, DH_OP_MOE_ORDER, 0)->out[1]);
+    assert_int_equal(op->rows, 0);
+    dh_graph_destroy(g);
+}
+
+static void graphs_by_node_read_back(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int capped = 0; capped < 2; capped++) {
+        dh_graph *g = by_node(capped, 2), *again;
+        dh_str text = DH_STR_INIT;
+        assert_ok(&ctx, dh_graph_print(&ctx, g, &text));
+        assert_ok(&ctx, dh_graph_parse(&ctx, text.text, text.len, &again));
+        assert_true(dh_graph_equal(g, again));
+        dh_str_fini(&text);
+        dh_graph_destroy(again);
+        dh_graph_destroy(g);
+    }
+}
+
 /* ---- refused ------------------------------------------------------------------------------ */
 
 static void refuse(dh_graph *g, int64_t ep, double room, const char *part)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_shard shard = {.tp = 1, .ep = ep};
-    assert_fails(&ctx, dh_pass_expert_parallel(&ctx, g, shard, room), DH_EINVAL, part);
+    assert_fails(&ctx, dh_pass_expert_parallel(&ctx, g, shard, room, NULL), DH_EINVAL, part);
     dh_graph_destroy(g);
 }
 
@@ -241,6 +340,10 @@ int main(void)
         cmocka_unit_test(one_rank_of_experts_changes_nothing),
         cmocka_unit_test(room_is_what_may_come_at_most),
         cmocka_unit_test(work_is_that_of_an_even_load),
+        cmocka_unit_test(rows_cross_nodes_once),
+        cmocka_unit_test(what_crosses_is_the_expected_number),
+        cmocka_unit_test(a_capacity_is_of_the_sender),
+        cmocka_unit_test(graphs_by_node_read_back),
         cmocka_unit_test(expert_parallelism_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

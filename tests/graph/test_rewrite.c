@@ -65,7 +65,7 @@ static dh_status tensor(dh_ctx *ctx, dh_graph *g)
 
 static dh_status experts(dh_ctx *ctx, dh_graph *g)
 {
-    return dh_pass_expert_parallel(ctx, g, (dh_shard){.tp = 1, .ep = 2}, 2);
+    return dh_pass_expert_parallel(ctx, g, (dh_shard){.tp = 1, .ep = 2}, 2, NULL);
 }
 
 static void passes_refuse_what_they_do_not_know(void **state)

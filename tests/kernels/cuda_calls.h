@@ -197,6 +197,8 @@ static inline void cuda_adamw(const dh_adamw *opt, int64_t n, const float *g, fl
 #define dh_k_moe_order(...) LAUNCH(dh_cuda_moe_order, __VA_ARGS__)
 #define dh_k_moe_count(...) LAUNCH(dh_cuda_moe_count, __VA_ARGS__)
 #define dh_k_moe_offsets(...) LAUNCH(dh_cuda_moe_offsets, __VA_ARGS__)
+#define dh_k_moe_nodes(...) LAUNCH(dh_cuda_moe_nodes, __VA_ARGS__)
+#define dh_k_moe_node_order(...) LAUNCH(dh_cuda_moe_node_order, __VA_ARGS__)
 #define dh_k_moe_permute(...) LAUNCH(dh_cuda_moe_permute, __VA_ARGS__)
 #define dh_k_moe_unpermute(...) LAUNCH(dh_cuda_moe_unpermute, __VA_ARGS__)
 #define dh_k_moe_unpermute_bwd(...) LAUNCH(dh_cuda_moe_unpermute_bwd, __VA_ARGS__)

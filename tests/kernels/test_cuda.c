@@ -364,6 +364,40 @@ static void choices_are_ordered_as_on_the_cpu(void **state)
     }
 }
 
+/* The same of places by node, of what came to such places, and of slots in them; choices are
+ * distinct, as a router's are, and some were dropped. */
+static void places_are_ordered_as_on_the_cpu(void **state)
+{
+    enum { N = 700, E = 12, K = 3, NODES = 4, PLACES = N * K };
+    static const struct {
+        int64_t capacity, room;
+    } cases[] = {{0, 0}, {0, 900}, {300, 0}};
+    static int32_t want_here[PLACES * K], got_here[PLACES * K], want[PLACES * K], got[PLACES * K];
+    uint64_t seed = test_seed("places");
+    int32_t experts[N * K], slots[N * K], want_rows[N * K], got_rows[N * K];
+    int64_t want_starts[NODES + 1], got_starts[NODES + 1], want_counts[E], got_counts[E];
+    for (int i = 0; i < N * K; i++) {
+        const int32_t first = i % K ? experts[i - i % K] : (int32_t)(test_rand(&seed) % E);
+        experts[i] = (first + i % K * (1 + i % 2)) % E;
+        slots[i] = test_rand(&seed) % 8 ? i : -1;
+    }
+    dh_k_moe_nodes(N, E, K, NODES, experts, slots, PLACES, want_rows, want_starts, want_here);
+    LAUNCH(dh_cuda_moe_nodes, N, E, K, NODES, experts, slots, PLACES, got_rows, got_starts,
+           got_here);
+    assert_memory_equal(got_rows, want_rows, sizeof want_rows);
+    assert_memory_equal(got_starts, want_starts, sizeof want_starts);
+    assert_memory_equal(got_here, want_here, sizeof want_here);
+    assert_true(want_starts[NODES] > N && want_starts[NODES] < PLACES);
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_k_moe_node_order(PLACES, E, K, NODES, want_here, want_starts, cases[i].capacity,
+                            cases[i].room, want_counts, want);
+        LAUNCH(dh_cuda_moe_node_order, PLACES, E, K, NODES, want_here, want_starts,
+               cases[i].capacity, cases[i].room, got_counts, got);
+        assert_memory_equal(got_counts, want_counts, sizeof want_counts);
+        assert_memory_equal(got, want, sizeof want);
+    }
+}
+
 static void balancing_losses_add_up(void **state)
 {
     const double counts[3] = {5, 0, 7}, prob_sums[3] = {1.5, 2, 2.5};
@@ -404,6 +438,7 @@ const struct CMUnitTest cuda_tests[] = {
     cmocka_unit_test(losses_are_summed_with_their_rows),
     cmocka_unit_test(gradients_of_logits_are_narrowed),
     cmocka_unit_test(choices_are_ordered_as_on_the_cpu),
+    cmocka_unit_test(places_are_ordered_as_on_the_cpu),
     cmocka_unit_test(balancing_losses_add_up),
     cmocka_unit_test(choices_are_dealt_when_told),
 };

@@ -397,7 +397,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &g));
     assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, l.cp, l.cp - 1));
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
-    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2, NULL));
     if (mode == DH_MODE_TRAIN) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
     run_graph(g);
     dh_graph_destroy(g);

@@ -109,6 +109,50 @@ static void order_is_by_expert_then_row(void **state)
     assert_memory_equal(offsets, want_capped_offsets, sizeof want_capped_offsets);
 }
 
+/* Experts 0 and 1 are on node 0, 2 and 3 on node 1. Row 1 goes to node 1 once for both choices, row 2
+ * to both; a choice of row 3 was dropped. */
+static void a_row_goes_once_to_a_node(void **state)
+{
+    const int32_t experts[] = {1, 0, 3, 2, 0, 3, 2, 1}, slots[] = {1, 0, 5, 4, 2, 6, -1, 3};
+    int32_t rows[8], here[8 * 2];
+    int64_t starts[3];
+    dh_k_moe_nodes(4, 4, 2, 2, experts, slots, 8, rows, starts, here);
+    const int32_t want[] = {0, -1, 3, -1, 1, 4, -1, 2};
+    const int64_t want_starts[] = {0, 3, 5};
+    const int32_t want_here[] = {1, 0, 0, -1, -1, 1, 1, 0, -1, 1, -1, -1, -1, -1, -1, -1};
+    assert_memory_equal(rows, want, sizeof want);
+    assert_memory_equal(starts, want_starts, sizeof want_starts);
+    assert_memory_equal(here, want_here, sizeof want_here);
+}
+
+/* Two rows from node 0, one from node 1, whose two experts here are numbers 2 and 3; a fourth row is
+ * nobody's, whatever it says. */
+static void choices_are_by_node_then_expert(void **state)
+{
+    const int32_t here[] = {1, 0, -1, 1, 0, -1, 0, 1};
+    const int64_t arrived[] = {0, 2, 3};
+    int32_t slots[8];
+    int64_t counts[4];
+    const int64_t want_counts[] = {1, 2, 1, 0};
+    const int32_t free_slots[] = {1, 0, -1, 2, 3, -1, -1, -1};
+    const int32_t capped[] = {2, 0, -1, 3, 4, -1, -1, -1};
+    const int32_t few[] = {1, 0, -1, 2, -1, -1, -1, -1};
+    const struct {
+        int64_t capacity, room;
+        const int32_t *slots;
+    } cases[] = {{0, 0, free_slots}, {0, 4, free_slots}, {0, 3, few}, {2, 0, capped}};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_k_moe_node_order(4, 4, 2, 2, here, arrived, cases[i].capacity, cases[i].room, counts,
+                            slots);
+        assert_memory_equal(counts, want_counts, sizeof want_counts);
+        assert_memory_equal(slots, cases[i].slots, sizeof slots);
+    }
+    const int64_t more[] = {0, 2, 9}; /* than the buffer has: the fourth row is then node 1's */
+    const int32_t with_fourth[] = {1, 0, -1, 2, 3, -1, 4, 5};
+    dh_k_moe_node_order(4, 4, 2, 2, here, more, 0, 0, counts, slots);
+    assert_memory_equal(slots, with_fourth, sizeof slots);
+}
+
 /* Capacity 9 is the even share: as many slots as choices, and still some of them empty. */
 static void rows_move_there_and_back(void **state)
 {
@@ -249,6 +293,8 @@ const struct CMUnitTest moe_tests[] = {
     cmocka_unit_test(router_chooses_and_differentiates),
     cmocka_unit_test(dealt_choices_are_even),
     cmocka_unit_test(order_is_by_expert_then_row),
+    cmocka_unit_test(a_row_goes_once_to_a_node),
+    cmocka_unit_test(choices_are_by_node_then_expert),
     cmocka_unit_test(runs_follow_one_another),
     cmocka_unit_test(rows_move_there_and_back),
     cmocka_unit_test(runs_of_rows_meet_their_experts),

@@ -115,7 +115,7 @@ sed 's/^model: .*/model: {family: mixtral, n_layers: 4, n_heads: 4, n_kv_heads: 
 dense=("${job[@]}")
 job=("$tmp/mixtral.yaml" "${job[@]:1}")
 mixtral=(--set parallel.dp=2 --set parallel.ep=2)
-experts=('2 moe.mode=dropless')
+experts=('2 moe.mode=dropless' '4 parallel.dp=4 parallel.ep=4 topology.nodes=2 moe.dispatch=node')
 if deep; then experts+=('4 parallel.tp=2 parallel.zero=1' '2 moe.mode=capacity moe.capacity=1'); fi
 for more in "${experts[@]}"; do
     read -r ranks settings <<<"$more"

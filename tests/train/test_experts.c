@@ -193,6 +193,86 @@ static void orders_and_shards_of_experts_change_no_bit(void **state)
     expect_close(bf16, bf16, 0);
 }
 
+/* ---- one copy per node --------------------------------------------------------------------- */
+
+#define ON_TWO_NODES "parallel.dp=4 parallel.ep=4 topology.ranks_per_node=2 "
+
+/* Flat and by node. */
+static void expect_dispatches_close(const char *settings, double allowed)
+{
+    char node[300];
+    snprintf(node, sizeof node, "%s moe.dispatch=node", settings);
+    expect_close(settings, node, allowed);
+}
+
+/* A token with one expert is on one node: a sum over its experts there is that expert's row, and rows
+ * lie in the same order at the experts. Four ranks in two nodes, with a rank's own place of each. */
+static void a_copy_per_node_changes_no_bit_of_one_expert(void **state)
+{
+    static const char *const same[] = {
+        ON_TWO_NODES "model.top_k=1 moe.capacity=4",
+        ON_TWO_NODES "model.top_k=1 moe.mode=capacity moe.capacity=1",
+        ON_TWO_NODES "model.top_k=1 moe.capacity=4 train.dtype=bf16 parallel.zero=1",
+        "parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 model.top_k=1 "
+        "topology.ranks_per_node=2 moe.capacity=4",
+        ON_TWO_NODES "model.top_k=1 moe.capacity=4 parallel.pp=2 strategy=dhelix",
+        ON_TWO_NODES "model.top_k=1 moe.capacity=4 train.recompute=full train.micro_batch=2",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(same); i += test_stride(1, 3))
+        expect_dispatches_close(same[i], 0);
+}
+
+/* Sums of a token's experts are rounded on each node: they differ in the last bits. */
+static void a_copy_per_node_trains_alike(void **state)
+{
+    expect_dispatches_close(ON_TWO_NODES "moe.capacity=4", tolerance);
+    expect_dispatches_close(ON_TWO_NODES "moe.mode=capacity moe.capacity=1", tolerance);
+    expect_dispatches_close("parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=4 "
+                            "moe.capacity=4",
+                            tolerance);
+}
+
+static double cross_bytes(const char *settings)
+{
+    char path[400], out[300], line[2048];
+    run_curve curve;
+    double bytes = 0;
+    run_folder(out, sizeof out, "bytes");
+    run_curve_of(RUN_MIXTRAL, settings, out, &curve);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        json_t *object = json_loads(line, 0, NULL), *value = json_object_get(object, "cross_bytes");
+        if (value) bytes = json_number_value(value);
+        json_decref(object);
+    }
+    fclose(f);
+    remove_run(out);
+    return bytes;
+}
+
+/* Where every token chooses all 4 experts, a rank's tokens have a row for each of the other three
+ * ranks, and one for the other node. By node each row takes its token's choices with it, and their
+ * weights there and the weights' gradients back; and a rank tells how many rows it sends. All other
+ * bytes are the same. 2 sequences of 32 tokens a rank and step, 4 layers. */
+static void what_crosses_nodes_is_the_formula(void **state)
+{
+    static const char all[] =
+        ON_TWO_NODES "model.top_k=4 moe.capacity=4 train.steps=1 eval.every=0";
+    char node[300];
+    const double tokens = 2 * 32, layers = 4, micro = 2, row = 32 * sizeof(float), k = 4;
+    const double counts_flat = 3 * sizeof(int64_t), counts_node = sizeof(int64_t);
+    const double flat = layers * (4 * 3 * tokens * row + micro * counts_flat);
+    const double once =
+        layers * (4 * tokens * row + 3 * tokens * k * sizeof(float) + micro * counts_node);
+    snprintf(node, sizeof node, "%s moe.dispatch=node", all);
+    const double by_flat = cross_bytes(all), by_node = cross_bytes(node);
+    if (by_flat - flat != by_node - once || by_node <= once)
+        fail_msg("flat %.0f bytes, by node %.0f; of rows %.0f and %.0f", by_flat, by_node, flat,
+                 once);
+}
+
 static void train_in_two_parts(const char *first, const char *then, const char *out,
                                run_curve *curve)
 {
@@ -268,8 +348,18 @@ static void impossible_expert_meshes_are_refused(void **state)
         {"parallel.dp=4 parallel.ep=4 parallel.tp=2 parallel.expert_tp=1",
          "parallel.ep 4 * parallel.tp 2 does not divide"},
     };
+    static const char *const not_by_node[] = {
+        "moe.dispatch=node", "parallel.dp=4 parallel.ep=4 moe.dispatch=node",
+        "parallel.dp=4 parallel.ep=2 topology.ranks_per_node=2 moe.dispatch=node",
+        "parallel.dp=4 parallel.ep=4 topology.ranks_per_node=1 moe.dispatch=node"};
     char out[300];
     run_folder(out, sizeof out, "refused");
+    for (size_t i = 0; i < DH_COUNTOF(not_by_node); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, not_by_node[i], out, NULL), DH_EUNSUPPORTED,
+                     "moe.dispatch=node sends a token once to each node, but");
+        assert_false(dh_path_exists(out));
+    }
     for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, cases[i].settings, out, NULL), DH_EINVAL,
@@ -287,6 +377,9 @@ int main(void)
         cmocka_unit_test(every_mesh_records_what_experts_get),
         cmocka_unit_test(expert_parallelism_keeps_micro_batches_apart),
         cmocka_unit_test(orders_and_shards_of_experts_change_no_bit),
+        cmocka_unit_test(a_copy_per_node_changes_no_bit_of_one_expert),
+        cmocka_unit_test(a_copy_per_node_trains_alike),
+        cmocka_unit_test(what_crosses_nodes_is_the_formula),
         cmocka_unit_test(a_run_goes_on_with_experts_elsewhere),
         cmocka_unit_test(too_many_rows_end_the_run),
         cmocka_unit_test(impossible_expert_meshes_are_refused),

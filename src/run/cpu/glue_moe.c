@@ -143,6 +143,27 @@ dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c)
     return DH_OK;
 }
 
+dh_status dh_cpu_run_moe_nodes(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *experts = in_tensor(c, 0), *here = out_tensor(c, 3);
+    const int64_t E = in_tensor(c, 2)->shape[0] - 1, n_nodes = out_tensor(c, 2)->shape[0];
+    const int64_t *starts = c->out[1];
+    int64_t *counts = c->out[2];
+    dh_k_moe_nodes(experts->shape[0], E, experts->shape[1], n_nodes, c->in[0], c->in[1],
+                   here->shape[0], c->out[0], c->out[1], c->out[3]);
+    for (int64_t d = 0; d < n_nodes; d++) counts[d] = starts[d + 1] - starts[d];
+    return DH_OK;
+}
+
+dh_status dh_cpu_run_moe_node_order(dh_ctx *ctx, const dh_call *c)
+{
+    const dh_tensor *here = in_tensor(c, 0);
+    dh_k_moe_node_order(here->shape[0], out_tensor(c, 1)->shape[0], here->shape[1],
+                        in_tensor(c, 1)->shape[0] - 1, c->in[0], c->in[1], c->op->capacity,
+                        c->op->room, c->out[1], c->out[0]);
+    return DH_OK;
+}
+
 dh_status dh_cpu_check_room(dh_ctx *ctx, const dh_op *op, int64_t n_rows)
 {
     if (n_rows <= op->room) return DH_OK;

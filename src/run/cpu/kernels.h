@@ -413,6 +413,20 @@ void dh_k_moe_order(int64_t N, int64_t E, int64_t top_k, const int32_t *experts,
                     int64_t *offsets, int32_t *slot_of);
 /* counts [E] of n choices. */
 void dh_k_moe_count(int64_t n, int64_t E, const int32_t *experts, int64_t *counts);
+/* Tokens in the order by node, of which each has E / n_nodes experts. Choices without a slot do not
+ * count. Entry n*top_k + j of rows is the place of row n on the node of its choice j, if that is its
+ * first one there, else -1. Node d owns places starts[d]..starts[d+1]-1. here [n_places, top_k]: the
+ * choices of a place's row on its node, as experts 0..E/n_nodes-1, else -1. */
+void dh_k_moe_nodes(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *experts,
+                    const int32_t *slots, int64_t n_places, int32_t *rows, int64_t *starts,
+                    int32_t *here);
+/* Of N rows those from node a are arrived[a]..arrived[a+1]-1, those behind the last are nobody's.
+ * Number a * (E / n_nodes) + e has the choices of expert e by rows from node a, in their order.
+ * counts [E] of each. slots as of dh_k_moe_order: with capacity > 0 a number owns that many, else
+ * those that follow the one before; -1 for no choice, beyond the capacity, or not below room > 0. */
+void dh_k_moe_node_order(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *here,
+                         const int64_t *arrived, int64_t capacity, int64_t room, int64_t *counts,
+                         int32_t *slots);
 /* offsets [n_runs + 1] of runs that follow one another, from their lengths. */
 void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets);
 /* y [n_slots,C]: y[slot_of[n*top_k+j]] = x[n]; slots that no choice has are zeros. */

@@ -171,6 +171,95 @@ void dh_k_moe_offsets(int64_t n_runs, const int64_t *counts, int64_t *offsets)
     for (int64_t s = 0; s < n_runs; s++) offsets[s + 1] = offsets[s] + counts[s];
 }
 
+/* ---- order by node --------------------------------------------------------------------- */
+
+/* The node of a token's choice j, if that is its first one there; else -1. */
+static int64_t first_on_node(int64_t j, int64_t per_node, const int32_t *experts,
+                             const int32_t *slots)
+{
+    if (slots[j] < 0) return -1;
+    const int64_t node = experts[j] / per_node;
+    for (int64_t i = 0; i < j; i++)
+        if (slots[i] >= 0 && experts[i] / per_node == node) return -1;
+    return node;
+}
+
+/* A token's choices on a node, by their number there. */
+static void choices_here(int64_t top_k, int64_t per_node, int64_t node, const int32_t *experts,
+                         const int32_t *slots, int32_t *here)
+{
+    for (int64_t i = 0; i < top_k; i++) {
+        const bool on_it = slots[i] >= 0 && experts[i] / per_node == node;
+        here[i] = on_it ? (int32_t)(experts[i] - node * per_node) : -1;
+    }
+}
+
+void dh_k_moe_nodes(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *experts,
+                    const int32_t *slots, int64_t n_places, int32_t *rows, int64_t *starts,
+                    int32_t *here)
+{
+    const int64_t per_node = E / n_nodes;
+    for (int64_t d = 0; d <= n_nodes; d++) starts[d] = 0;
+    for (int64_t i = 0; i < N * top_k; i++) {
+        const int64_t n0 = i / top_k * top_k;
+        rows[i] = (int32_t)first_on_node(i - n0, per_node, experts + n0, slots + n0);
+        if (rows[i] >= 0) starts[rows[i] + 1]++;
+    }
+    for (int64_t d = 0; d < n_nodes; d++) starts[d + 1] += starts[d];
+    for (int64_t i = starts[n_nodes] * top_k; i < n_places * top_k; i++) here[i] = -1;
+    /* starts[d] walks from its node's first place to the end, then is set back. */
+    for (int64_t i = 0; i < N * top_k; i++) {
+        const int64_t n0 = i / top_k * top_k, node = rows[i];
+        if (node < 0) continue;
+        rows[i] = (int32_t)starts[node]++;
+        choices_here(top_k, per_node, node, experts + n0, slots + n0, here + rows[i] * top_k);
+    }
+    for (int64_t d = n_nodes; d > 0; d--) starts[d] = starts[d - 1];
+    starts[0] = 0;
+}
+
+/* Slots of the choices of rows [row0, row1) from one node, whose experts' next ones are in `next`. */
+static void order_block(int64_t row0, int64_t row1, int64_t top_k, int64_t first,
+                        const int32_t *here, int64_t capacity, int64_t room, int64_t *next,
+                        int32_t *slots)
+{
+    for (int64_t i = row0 * top_k; i < row1 * top_k; i++) {
+        if (here[i] < 0) continue;
+        const int64_t number = first + here[i], at = next[number]++;
+        const int64_t slot = capacity > 0 ? number * capacity + at : at;
+        const bool fits = (capacity == 0 || at < capacity) && (room == 0 || slot < room);
+        slots[i] = fits ? (int32_t)slot : -1;
+    }
+}
+
+/* Rows of a block that the buffer has: where more came the run has ended already, or will. */
+static int64_t end_of(int64_t N, int64_t row)
+{
+    return DH_MIN(row, N);
+}
+
+void dh_k_moe_node_order(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *here,
+                         const int64_t *arrived, int64_t capacity, int64_t room, int64_t *counts,
+                         int32_t *slots)
+{
+    const int64_t per_node = E / n_nodes;
+    for (int64_t e = 0; e < E; e++) counts[e] = 0;
+    for (int64_t i = 0; i < N * top_k; i++) slots[i] = -1;
+    for (int64_t a = 0; capacity == 0 && a < n_nodes; a++)
+        for (int64_t i = arrived[a] * top_k; i < end_of(N, arrived[a + 1]) * top_k; i++)
+            if (here[i] >= 0) counts[a * per_node + here[i]]++;
+    /* counts[e] becomes the number's first slot, walks to its end, and is a count again. */
+    for (int64_t e = 0, at = 0; capacity == 0 && e < E; e++) {
+        const int64_t n = counts[e];
+        counts[e] = at;
+        at += n;
+    }
+    for (int64_t a = 0; a < n_nodes; a++)
+        order_block(arrived[a], end_of(N, arrived[a + 1]), top_k, a * per_node, here, capacity,
+                    room, counts, slots);
+    for (int64_t e = E - 1; capacity == 0 && e > 0; e--) counts[e] -= counts[e - 1];
+}
+
 /* ---- rows ------------------------------------------------------------------------------ */
 
 /* Whether some slot is nobody's: there are more of them than choices, or a choice has none. */

@@ -429,6 +429,23 @@ static const int64_t *rows_that_come(const dh_call *c)
     return (const int64_t *)c->out[0] + in_tensor(c, 0)->shape[0];
 }
 
+static void run_moe_nodes(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *experts = in_tensor(c, 0);
+    const int64_t E = in_tensor(c, 2)->shape[0] - 1, n_nodes = out_tensor(c, 2)->shape[0];
+    dh_cuda_moe_nodes(stream, experts->shape[0], E, experts->shape[1], n_nodes, c->in[0], c->in[1],
+                      out_tensor(c, 3)->shape[0], c->out[0], c->out[1], c->out[3]);
+    dh_cuda_moe_lengths(stream, n_nodes, c->out[1], c->out[2]);
+}
+
+static void run_moe_node_order(dh_cuda_stream stream, const dh_call *c)
+{
+    const dh_tensor *here = in_tensor(c, 0);
+    dh_cuda_moe_node_order(stream, here->shape[0], out_tensor(c, 1)->shape[0], here->shape[1],
+                           in_tensor(c, 1)->shape[0] - 1, c->in[0], c->in[1], c->op->capacity,
+                           c->op->room, c->out[1], c->out[0]);
+}
+
 static void run_moe_permute(dh_cuda_stream stream, const dh_call *c)
 {
     const dh_tensor *x = in_tensor(c, 0);

@@ -300,6 +300,12 @@ void dh_cuda_moe_lengths(dh_cuda_stream stream, int64_t n_runs, const int64_t *o
                          int64_t *lengths);
 void dh_cuda_moe_offsets(dh_cuda_stream stream, int64_t n_runs, const int64_t *counts,
                          int64_t *offsets);
+void dh_cuda_moe_nodes(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k, int64_t n_nodes,
+                       const int32_t *experts, const int32_t *slots, int64_t n_places,
+                       int32_t *rows, int64_t *starts, int32_t *here);
+void dh_cuda_moe_node_order(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                            int64_t n_nodes, const int32_t *here, const int64_t *arrived,
+                            int64_t capacity, int64_t room, int64_t *counts, int32_t *slots);
 void dh_cuda_moe_permute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
                          const void *x, const int32_t *slot_of, int64_t n_slots, void *y);
 void dh_cuda_moe_unpermute(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t C,

@@ -215,6 +215,103 @@ void dh_cuda_moe_count(dh_cuda_stream stream, int64_t n, int64_t E, const int32_
     launch(moe_count, E, FLAT_THREADS, stream, n, experts, counts);
 }
 
+/* Whether choice i, of a row that begins with choice n0, is its row's first one on node d. */
+DEVICE bool is_first_there(int64_t i, int64_t n0, int64_t per_node, int64_t d,
+                           const int32_t *experts, const int32_t *slots)
+{
+    if (slots[i] < 0 || experts[i] / per_node != d) return false;
+    for (int64_t k = n0; k < i; k++)
+        if (slots[k] >= 0 && experts[k] / per_node == d) return false;
+    return true;
+}
+
+/* A block a node. A choice that is not its row's first is written by its own node's block, one
+ * without a slot by the first block, places behind the last by the last block. */
+__global__ void moe_nodes(int64_t n, int64_t per_node, int64_t top_k, int64_t n_nodes,
+                          const int32_t *experts, const int32_t *slots, int64_t n_places,
+                          int32_t *rows, int64_t *starts, int32_t *here)
+{
+    DH_SHARED(long long, sums, [WARP]);
+    DH_SHARED(int, room, [WARP]);
+    const int64_t d = blockIdx.x;
+    long long smaller = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const int64_t node = experts[i] / per_node;
+        smaller +=
+            node < d && is_first_there(i, i / top_k * top_k, per_node, node, experts, slots);
+    }
+    const int64_t first = (int64_t)block_sum(smaller, sums);
+    int64_t taken = 0, all;
+    for (int64_t i0 = 0; i0 < n; i0 += blockDim.x) {
+        const int64_t i = i0 + threadIdx.x, row0 = i / top_k * top_k;
+        const bool mine = i < n && is_first_there(i, row0, per_node, d, experts, slots);
+        const int64_t place = first + taken + rank_among(mine, room, &all);
+        if (mine) {
+            rows[i] = (int32_t)place;
+            for (int64_t k = 0; k < top_k; k++) {
+                const bool on_it = slots[row0 + k] >= 0 && experts[row0 + k] / per_node == d;
+                here[place * top_k + k] =
+                    on_it ? (int32_t)(experts[row0 + k] - d * per_node) : -1;
+            }
+        } else if (i < n && (slots[i] < 0 ? d == 0 : experts[i] / per_node == d)) {
+            rows[i] = -1;
+        }
+        taken += all;
+    }
+    if (threadIdx.x == 0) starts[d] = first;
+    if (d != n_nodes - 1) return;
+    if (threadIdx.x == 0) starts[n_nodes] = first + taken;
+    for (int64_t i = (first + taken) * top_k + threadIdx.x; i < n_places * top_k; i += blockDim.x)
+        here[i] = -1;
+}
+
+void dh_cuda_moe_nodes(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k, int64_t n_nodes,
+                       const int32_t *experts, const int32_t *slots, int64_t n_places,
+                       int32_t *rows, int64_t *starts, int32_t *here)
+{
+    launch(moe_nodes, n_nodes, FLAT_THREADS, stream, N * top_k, E / n_nodes, top_k, n_nodes,
+           experts, slots, n_places, rows, starts, here);
+}
+
+/* A block a number, which is an expert of rows from one node. What is no choice is written by the
+ * block of the first expert, what nobody sent by the last block. */
+__global__ void moe_node_order(int64_t n, int64_t per_node, int64_t top_k, const int32_t *here,
+                               const int64_t *arrived, int64_t capacity, int64_t room,
+                               int64_t *counts, int32_t *slots)
+{
+    DH_SHARED(long long, sums, [WARP]);
+    DH_SHARED(int, votes, [WARP]);
+    const int64_t number = blockIdx.x, a = number / per_node, e = number % per_node;
+    const int64_t from = arrived[a] * top_k < n ? arrived[a] * top_k : n;
+    const int64_t end = arrived[a + 1] * top_k < n ? arrived[a + 1] * top_k : n;
+    long long smaller = 0;
+    for (int64_t i = threadIdx.x; i < end; i += blockDim.x)
+        smaller += here[i] >= 0 && (i < from || here[i] < e);
+    const int64_t before = (int64_t)block_sum(smaller, sums);
+    const int64_t first = capacity > 0 ? number * capacity : before;
+    int64_t taken = 0, all;
+    for (int64_t i0 = from; i0 < end; i0 += blockDim.x) {
+        const int64_t i = i0 + threadIdx.x;
+        const bool mine = i < end && here[i] == e;
+        const int64_t rank = taken + rank_among(mine, votes, &all), slot = first + rank;
+        const bool fits = (capacity == 0 || rank < capacity) && (room == 0 || slot < room);
+        if (mine) slots[i] = fits ? (int32_t)slot : -1;
+        if (i < end && here[i] < 0 && e == 0) slots[i] = -1;
+        taken += all;
+    }
+    if (threadIdx.x == 0) counts[number] = taken;
+    if (number != gridDim.x - 1) return;
+    for (int64_t i = end + threadIdx.x; i < n; i += blockDim.x) slots[i] = -1;
+}
+
+void dh_cuda_moe_node_order(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
+                            int64_t n_nodes, const int32_t *here, const int64_t *arrived,
+                            int64_t capacity, int64_t room, int64_t *counts, int32_t *slots)
+{
+    launch(moe_node_order, E, FLAT_THREADS, stream, N * top_k, E / n_nodes, top_k, here, arrived,
+           capacity, room, counts, slots);
+}
+
 __global__ void moe_lengths(int64_t n_runs, const int64_t *offsets, int64_t *lengths)
 {
     for (int64_t s = first_of_grid(); s < n_runs; s += grid_step())
