@@ -88,6 +88,9 @@ typedef enum dh_grad_dtype { DH_GRAD_DTYPE_FLOAT32, DH_GRAD_DTYPE_COMPUTE } dh_g
 typedef enum dh_cp_grad_dtype { DH_CP_GRAD_COMPUTE, DH_CP_GRAD_FLOAT32 } dh_cp_grad_dtype;
 /* How rows travel to experts on other nodes: a copy for each expert, or one for each node. */
 typedef enum dh_dispatch { DH_DISPATCH_FLAT, DH_DISPATCH_NODE, DH_DISPATCH_AUTO } dh_dispatch;
+/* What tensor-parallel ranks with columns of the same experts send of a row: all have the whole one,
+ * or each a share of its columns, which they gather where the experts are. */
+typedef enum dh_tp_rows { DH_TP_ROWS_WHOLE, DH_TP_ROWS_SHARED, DH_TP_ROWS_AUTO } dh_tp_rows;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
 typedef enum dh_elastic_action { DH_ELASTIC_STOP, DH_ELASTIC_CONTINUE } dh_elastic_action;
@@ -186,6 +189,7 @@ typedef struct dh_job {
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     dh_cp_linear cp_linear;         /* parallel.cp_linear: how states of linear attention travel */
     dh_cp_grad_dtype cp_grad_dtype; /* parallel.cp_grad_dtype: of keys' and values' gradients */
+    dh_tp_rows expert_rows;         /* parallel.expert_rows: what tp ranks send of them to experts */
     int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
     int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
     int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */

@@ -32,6 +32,7 @@ static const char *const cp_linear_names[] = {"lasp2", "lasp1", NULL};
 static const char *const cp_grad_names[] = {"compute", "float32", NULL};
 static const char *const grad_names[] = {"float32", "compute", NULL};
 static const char *const dispatch_names[] = {"flat", "node", "auto", NULL};
+static const char *const tp_rows_names[] = {"whole", "shared", "auto", NULL};
 static const char *const moe_names[] = {"dropless", "capacity", NULL};
 
 /* Enumerations are stored as the index of their name. */
@@ -471,6 +472,10 @@ static const dh_setting settings[] = {
     FLOAT("parallel.wgrad_share", wgrad_share, "auto", 0.001, 1, .automatic = "computed from the model's layers",
         .help = "schedule zb-auto: share of an activation that is kept between input gradients and weight "
                 "gradients"),
+    ENUM("parallel.expert_rows", expert_rows, "whole", tp_rows_names,
+         .help = "what tensor-parallel ranks that have columns of the same experts send. whole: each sends whole "
+                 "rows; shared: each sends its share of a row's columns, which they gather at the experts; auto: "
+                 "whichever is faster by costs"),
     INT("parallel.expert_tp", expert_tp, "auto", 0, DEGREE_MAX, .automatic = "tp", FOR_EXPERTS,
         .help = "tensor-parallel ranks that share an expert. tp: each rank has some columns of every expert and "
                 "receives all rows; 1: experts are spread over the tp ranks too, and each rank sends only its own "

@@ -251,6 +251,7 @@ typedef struct dh_shard {
     int64_t ep, ep_rank; /* experts; ep 0: one rank has all */
     bool whole_tokens;   /* every tp rank has all tokens between the linears, not a part */
     bool whole_experts;  /* tp ranks have whole experts, not columns of each */
+    bool shared_rows;    /* else: they share out the columns of rows on their way to experts */
 } dh_shard;
 
 /* Number of ranks over which a layer's experts are spread, in the order of dh_mesh_expert_group,

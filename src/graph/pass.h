@@ -39,8 +39,9 @@ typedef struct dh_graph_spec {
     bool shards_moments; /* data-parallel ranks step shards (dh_sharing of program) */
     double moe_room;     /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_dispatch moe_dispatch; /* how rows travel to experts: flat or node */
-    bool fuse_gelu;      /* GEMMs apply GELU, and its gradient, to their result */
-    dh_pass_list passes; /* the strategy's */
+    dh_tp_rows expert_rows;   /* what tensor-parallel ranks send of a row: whole or shared */
+    bool fuse_gelu;           /* GEMMs apply GELU, and its gradient, to their result */
+    dh_pass_list passes;      /* the strategy's */
 } dh_graph_spec;
 
 /* The rank of a graph, as far as graphs of ranks differ. */
@@ -52,6 +53,10 @@ typedef struct dh_graph_rank {
 
 /* The stages of moe.dispatch node. errors: DH_EUNSUPPORTED the mesh has none, saying why */
 dh_status dh_dispatch_by_node(dh_ctx *ctx, const dh_mesh *mesh, dh_group_stages *stages);
+
+/* Whether tensor-parallel ranks can share out the columns of rows (parallel.expert_rows shared): NULL, or why
+ * not. */
+const char *dh_tp_rows_obstacle(const dh_graph_spec *spec);
 
 /* ---- reports of passes --------------------------------------------------------------------- */
 

@@ -119,10 +119,10 @@ static void choose_node_rooms(pass *p, int64_t experts_here, double room)
 {
     const dh_dims *d = &p->to.graph->dims;
     const int64_t n_nodes = p->stages.n_nodes, on_node = experts_here * p->stages.per_node;
+    if (n_nodes == 0) return;
     const int64_t a_node = p->capped ? DH_MIN(p->tokens, on_node * p->capacity) : p->tokens;
     const int64_t most = n_nodes * p->tokens * DH_MIN(d->top_k, on_node);
     const double share = (double)p->tokens * nodes_of_token(p, (double)(experts_here * p->n_ranks));
-    if (n_nodes == 0) return;
     p->node.own = p->tokens * DH_MIN(d->top_k, n_nodes);
     p->node.share = DH_MIN((int64_t)ceil(share), n_nodes * a_node);
     p->node.room = n_nodes * a_node;
@@ -149,10 +149,15 @@ static dh_status split_tensors(dh_ctx *ctx, pass *p, double room)
         return dh_fail(ctx, DH_EINVAL, "%s=%lld, but the layer has no experts", degree_of(p),
                        (long long)p->n_ranks);
     DH_TRY(choose_room(ctx, p, experts_here, room));
-    for (uint32_t i = 0; i < p->to.graph->tensors.n; i++) {
-        if (tensor(p, i)->axis[0] != DH_AXIS_ROUTED) continue;
-        p->own_rows = tensor(p, i)->shape[0];
-        if (!p->capped) tensor(p, i)->shape[0] = p->room;
+    for (size_t i = 0; i < p->to.graph->ops.n; i++)
+        if (p->to.graph->ops.at[i].type == DH_OP_MOE_PERMUTE)
+            p->own_rows = tensor(p, p->to.graph->ops.at[i].out[0])->shape[0];
+    /* as many times the room as they were the rows: parts of columns lie one after another */
+    for (uint32_t i = 0; !p->capped && i < p->to.graph->tensors.n; i++) {
+        dh_tensor *t = tensor(p, i);
+        if (t->axis[0] != DH_AXIS_ROUTED) continue;
+        t->shape[0] = t->shape[0] / p->own_rows * p->room;
+        t->row0 = t->row0 / p->own_rows * p->room;
     }
     choose_node_rooms(p, experts_here, room);
     return DH_OK;

@@ -18,6 +18,11 @@
  * they are spread over the ranks (shard.whole_experts; pass_ep.c). A rank then routes the rows of
  * its own tokens. The sums of the load-balancing loss count over all tokens, so they are gathered.
  *
+ * Ranks with columns of the experts may share out the rows' own columns (shard.shared_rows): each
+ * has 1 / tp of every row on its way to the experts and back, and the ranks gather rows where they
+ * arrive. Tokens are then exchanged by columns before they are put in the order by expert, in place
+ * of a gather, and results after they are back, in place of the scatter of a sum.
+ *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3.
  * Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2. */
 #include <stdio.h>
@@ -373,8 +378,109 @@ static void rewrite_router(pass *p, dh_op *op)
     keep(p, op);
 }
 
+/* The columns of x, side by side, to tensors; four at a time. */
+static void push_split(pass *p, uint32_t x, const uint32_t *parts, int64_t n)
+{
+    enum { MOST = 4 };
+    uint32_t out[MOST] = {DH_NONE, DH_NONE, DH_NONE, DH_NONE};
+    const int64_t each = (n + MOST - 1) / MOST;
+    for (int64_t k = 0, at = 0; at < n && !p->to.failed; k++, at += each) {
+        const int64_t n_here = DH_MIN(each, n - at);
+        out[k] = parts[at];
+        if (n_here == 1) continue;
+        out[k] = add_tensor(p, parts[at], ".both", tensor(p, parts[at])->shape[0]);
+        if (p->to.failed) return;
+        tensor(p, out[k])->shape[1] = n_here * tensor(p, parts[at])->shape[1];
+    }
+    rewrite_push_op(&p->to, DH_OP_SPLIT_COLUMNS, DH_PHASE_F, -1, REWRITE_IDS(x), out);
+    for (int64_t k = 0, at = 0; at < n && !p->to.failed; k++, at += each) {
+        const int64_t n_here = DH_MIN(each, n - at);
+        if (n_here > 1)
+            push_split(p, out[k], parts + at, n_here); // NOLINT(misc-no-recursion): depth is log n
+    }
+}
+
+/* One rank's columns of rows after another's: `times` the rows of x, each of 1 / tp of its columns.
+ * parts [tp]: views of them by rank, which the caller frees; NULL: out of memory */
+static uint32_t add_by_columns(pass *p, uint32_t x, const char *suffix, int64_t times,
+                               uint32_t **parts)
+{
+    const int64_t tp = p->shard.tp;
+    *parts = NULL;
+    if (p->to.failed) return DH_NONE;
+    const int64_t n = tensor(p, x)->shape[0];
+    const uint32_t all = add_tensor(p, x, suffix, n * times);
+    *parts = calloc((size_t)tp, sizeof **parts);
+    p->to.failed |= !*parts;
+    if (p->to.failed) return DH_NONE;
+    tensor(p, all)->shape[1] /= tp;
+    for (int64_t r = 0; r < tp && !p->to.failed; r++)
+        (*parts)[r] = rewrite_rows(&p->to, all, "columns.of", r * (n * times / tp), n * times / tp);
+    return all;
+}
+
+/* Like x, with the rank's columns alone. */
+static uint32_t add_own_columns(pass *p, uint32_t x, const char *suffix, int64_t rows)
+{
+    const uint32_t own = add_tensor(p, x, suffix, rows);
+    if (!p->to.failed) tensor(p, own)->shape[1] /= p->shard.tp;
+    return own;
+}
+
+/* The rank's tokens, of all columns, become all tokens, of its columns; rows of these go to the
+ * experts' ranks and are gathered there. */
+static void permute_columns(pass *p, dh_op *op)
+{
+    const uint32_t x = op->in[0], routed = op->out[0];
+    uint32_t *parts;
+    keep_own_rows(p, x);
+    const uint32_t cut = add_by_columns(p, x, ".cut", p->shard.tp, &parts);
+    if (!p->to.failed) push_split(p, x, parts, p->shard.tp);
+    free(parts);
+    const uint32_t some =
+        p->to.failed ? DH_NONE : add_tensor(p, cut, ".cols", tensor(p, cut)->shape[0]);
+    push_collective(p, DH_OP_ALL_TO_ALL, cut, some);
+    if (p->to.failed) return;
+    op->in[0] = some;
+    op->out[0] = add_own_columns(p, routed, ".cols", tensor(p, routed)->shape[0]);
+    keep(p, op);
+    const uint32_t all = add_by_columns(p, routed, ".parts", p->shard.tp, &parts);
+    push_collective(p, DH_OP_ALL_GATHER, op->out[0], all);
+    if (!p->to.failed) push_join(p, parts, p->shard.tp, routed);
+    free(parts);
+}
+
+/* Each rank has a part of every result, and gets the sum of its columns; these go back. */
+static void unpermute_columns(pass *p, dh_op *op)
+{
+    const uint32_t y = op->in[0], f = op->out[0];
+    uint32_t *parts;
+    const uint32_t cut = add_by_columns(p, y, ".cut", p->shard.tp, &parts);
+    if (!p->to.failed) push_split(p, y, parts, p->shard.tp);
+    free(parts);
+    if (p->to.failed) return;
+    op->in[0] = add_own_columns(p, y, ".cols", tensor(p, y)->shape[0]);
+    push_collective(p, DH_OP_REDUCE_SCATTER, cut, op->in[0]);
+    op->out[0] = add_own_columns(p, f, ".cols", tensor(p, f)->shape[0]);
+    keep(p, op);
+    keep_own_rows(p, f);
+    const uint32_t own = add_by_columns(p, f, ".own", p->shard.tp, &parts);
+    push_collective(p, DH_OP_ALL_TO_ALL, op->out[0], own);
+    if (!p->to.failed) push_join(p, parts, p->shard.tp, f);
+    free(parts);
+}
+
+static void rewrite_moe_unpermute(pass *p, dh_op *op)
+{
+    (p->shard.shared_rows ? unpermute_columns : reduce)(p, op);
+}
+
 static void rewrite_moe_permute(pass *p, dh_op *op)
 {
+    if (p->shard.shared_rows) {
+        permute_columns(p, op);
+        return;
+    }
     op->in[0] = gather(p, op->in[0]);
     sum_gradient(p, op);
     keep(p, op);
@@ -494,7 +600,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_NORM] = rewrite_norm,
     [DH_OP_ROUTER] = rewrite_router,
     [DH_OP_MOE_PERMUTE] = rewrite_moe_permute,
-    [DH_OP_MOE_UNPERMUTE] = reduce,
+    [DH_OP_MOE_UNPERMUTE] = rewrite_moe_unpermute,
     [DH_OP_RESIDUAL] = rewrite_residual,
     [DH_OP_JOIN_COLUMNS] = rewrite_join,
     [DH_OP_SPLIT_COLUMNS] = rewrite_split,
@@ -622,10 +728,21 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     return spec->mesh.tp > 1 ? NULL : "every layer is on one rank (parallel.tp=1)";
 }
 
+const char *dh_tp_rows_obstacle(const dh_graph_spec *spec)
+{
+    const dh_mesh *m = &spec->mesh;
+    if (m->tp <= 1) return "one rank has whole experts (parallel.tp=1)";
+    if (m->whole_experts) return "every one has experts of its own (parallel.expert_tp=1)";
+    if (m->ep <= 1) return "every expert is on every rank (parallel.ep)";
+    if (spec->whole_tokens) return "every one has all tokens (parallel.sequence=false)";
+    return spec->build.model->width % m->tp ? "model.width does not divide by parallel.tp" : NULL;
+}
+
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
     dh_shard shard = w->rank.shard;
     shard.whole_tokens = w->spec->whole_tokens;
+    shard.shared_rows = w->spec->expert_rows == DH_TP_ROWS_SHARED;
     return dh_pass_tensor_parallel(ctx, w->graph, shard);
 }
 

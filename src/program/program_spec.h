@@ -57,10 +57,12 @@ dh_graph_spec dh_program_graph_spec(const dh_program_spec *spec);
  * out       why: what each choice takes; NULL: nothing was left open. In the arena
  * errors    those of graphs and orders; DH_ENOMEM */
 dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why);
-/* Whether rows travel to experts in one step or once to each node: the recipe's moe_dispatch is then
- * flat or node. For auto, the one with the shorter layer by the recipe's costs.
- * out       why: of auto, what each takes, or why it is flat; NULL: it was said. In the arena
- * errors    DH_EUNSUPPORTED node, where ranks do not lie so; those of graphs and orders; DH_ENOMEM */
+/* Whether rows travel to experts in one step or once to each node, and whole or shared out over
+ * tensor-parallel ranks: the recipe's moe_dispatch and expert_rows are then no longer auto. For auto,
+ * the way with the shortest layer by the recipe's costs.
+ * out       why: of auto, what each takes, or why there is one; NULL: both were said. In the arena
+ * errors    DH_EUNSUPPORTED a way that the mesh does not have; those of graphs and orders;
+ *           DH_ENOMEM */
 dh_status dh_recipe_dispatch(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why);
 
 /* Graphs, emission in the order of the schedule, waits, memory plan. The result

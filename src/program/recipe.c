@@ -25,6 +25,7 @@ dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
         .shards_moments = r->sharing.moments,
         .moe_room = r->moe_capacity,
         .moe_dispatch = r->moe_dispatch,
+        .expert_rows = r->expert_rows,
         .fuse_gelu = r->fuse_gelu,
         .passes = r->strategy ? r->strategy->passes : (dh_pass_list){.n = 0}};
 }

@@ -98,7 +98,8 @@ typedef struct dh_recipe {
     bool fuse_gelu;      /* dh_graph_spec.fuse_gelu */
     dh_moe_mode moe_mode;
     dh_dispatch moe_dispatch; /* flat or node; auto, before costs have chosen, is flat */
-    double moe_capacity; /* room over the even share: of an expert, or (dropless) of a rank */
+    dh_tp_rows expert_rows;   /* whole or shared; auto likewise is whole */
+    double moe_capacity;      /* room over the even share: of an expert, or (dropless) of a rank */
 
     const char *layer_split; /* NULL: even */
     dh_sharing sharing;

@@ -22,7 +22,7 @@ dh_status dh_recipe_rewrites(dh_ctx *ctx, const dh_recipe *recipe, double memory
 /* Choices that a recipe's strategy leaves to costs, and their reasons; in an arena. */
 typedef struct dh_decided {
     const dh_rewrites *rewrites; /* the tried sequences of a strategy that searches; else NULL */
-    const char *dispatch_why;    /* of moe.dispatch auto; NULL: the job says it */
+    const char *dispatch_why;    /* of moe.dispatch or parallel.expert_rows auto; NULL: said */
     const char *passes_why;      /* time of each choice of arguments; NULL: none was left open */
 } dh_decided;
 

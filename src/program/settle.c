@@ -136,39 +136,91 @@ static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe 
     return dh_strategy_with(ctx, arena, recipe->strategy, &all, &recipe->strategy);
 }
 
-/* Whichever makes a layer shorter, each in the strategy's own order; of equal ones the one in one
- * step. */
-static dh_status choose_dispatch(dh_ctx *ctx, dh_arena *arena, settling *s, dh_recipe *recipe,
-                                 const char **why)
+/* Ways that rows may go to experts. */
+typedef struct ways {
+    dh_dispatch dispatch[2];
+    dh_tp_rows rows[2];
+    int n_dispatch, n_rows;
+} ways;
+
+/* Those of moe.dispatch; why: of auto that has one way alone. */
+static dh_status find_dispatches(dh_ctx *ctx, const dh_recipe *recipe, ways *w, const char **why)
 {
-    double flat_ns, node_ns;
-    s->graphs.moe_dispatch = DH_DISPATCH_FLAT;
-    DH_TRY(time_choice(ctx, s, &flat_ns));
-    s->graphs.moe_dispatch = DH_DISPATCH_NODE;
-    DH_TRY(time_choice(ctx, s, &node_ns));
-    recipe->moe_dispatch = node_ns < flat_ns ? DH_DISPATCH_NODE : DH_DISPATCH_FLAT;
-    *why = dh_arena_printf(arena,
-                           "a layer's forward and backward by these costs: flat: %.4g us, node: "
-                           "%.4g us",
-                           flat_ns * 1e-3, node_ns * 1e-3);
-    return *why ? DH_OK : no_memory(ctx);
+    dh_group_stages stages;
+    w->n_dispatch = 1;
+    w->dispatch[0] = recipe->moe_dispatch;
+    if (recipe->moe_dispatch == DH_DISPATCH_NODE)
+        return dh_dispatch_by_node(ctx, &recipe->mesh, &stages);
+    if (recipe->moe_dispatch == DH_DISPATCH_FLAT) return DH_OK;
+    const char *obstacle = dh_mesh_dispatch_stages(&recipe->mesh, &stages);
+    w->dispatch[0] = DH_DISPATCH_FLAT;
+    w->dispatch[1] = DH_DISPATCH_NODE;
+    w->n_dispatch = obstacle ? 1 : 2;
+    if (obstacle) *why = obstacle;
+    return DH_OK;
+}
+
+/* Those of parallel.expert_rows. */
+static dh_status find_rows(dh_ctx *ctx, const dh_recipe *recipe, const dh_graph_spec *graphs,
+                           ways *w, const char **why)
+{
+    const char *obstacle = dh_tp_rows_obstacle(graphs);
+    w->n_rows = 1;
+    w->rows[0] = recipe->expert_rows;
+    if (recipe->expert_rows == DH_TP_ROWS_SHARED && obstacle)
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "parallel.expert_rows=shared gives tensor-parallel ranks a share of each row to "
+            "send, but %s: parallel.expert_rows=whole would be right",
+            obstacle);
+    if (recipe->expert_rows != DH_TP_ROWS_AUTO) return DH_OK;
+    w->rows[0] = DH_TP_ROWS_WHOLE;
+    w->rows[1] = DH_TP_ROWS_SHARED;
+    w->n_rows = obstacle ? 1 : 2;
+    if (obstacle) *why = obstacle;
+    return DH_OK;
+}
+
+/* Whichever makes a layer shortest, each in the strategy's own order; of equal ones the first. */
+static dh_status choose_way(dh_ctx *ctx, settling *s, const ways *w, dh_recipe *recipe)
+{
+    double least = 0;
+    dh_str_printf(&s->why, "a layer's forward and backward by these costs");
+    for (int i = 0; i < w->n_dispatch * w->n_rows; i++) {
+        double ns;
+        s->graphs.moe_dispatch = w->dispatch[i / w->n_rows];
+        s->graphs.expert_rows = w->rows[i % w->n_rows];
+        DH_TRY(time_choice(ctx, s, &ns));
+        dh_str_printf(&s->why, "%s %s %s: %.4g us", i ? "," : ";",
+                      s->graphs.moe_dispatch == DH_DISPATCH_NODE ? "node" : "flat",
+                      s->graphs.expert_rows == DH_TP_ROWS_SHARED ? "shared" : "whole", ns * 1e-3);
+        if (i && ns >= least) continue;
+        least = ns;
+        recipe->moe_dispatch = s->graphs.moe_dispatch;
+        recipe->expert_rows = s->graphs.expert_rows;
+    }
+    return DH_OK;
 }
 
 dh_status dh_recipe_dispatch(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)
 {
     const dh_program_spec spec = {.mode = DH_MODE_TRAIN, .recipe = *recipe};
     settling s = {.recipe = recipe, .graphs = dh_program_graph_spec(&spec), .why = DH_STR_INIT};
-    dh_group_stages stages;
+    ways w = {.n_dispatch = 0};
     *why = NULL;
-    if (recipe->moe_dispatch == DH_DISPATCH_FLAT) return DH_OK;
-    if (recipe->moe_dispatch == DH_DISPATCH_NODE)
-        return dh_dispatch_by_node(ctx, &recipe->mesh, &stages);
-    const char *obstacle = dh_mesh_dispatch_stages(&recipe->mesh, &stages);
-    recipe->moe_dispatch = DH_DISPATCH_FLAT;
-    *why = obstacle;
-    if (obstacle || !recipe->strategy) return DH_OK;
+    DH_TRY(find_dispatches(ctx, recipe, &w, why));
+    DH_TRY(find_rows(ctx, recipe, &s.graphs, &w, why));
+    recipe->moe_dispatch = w.dispatch[0];
+    recipe->expert_rows = w.rows[0];
+    if (w.n_dispatch * w.n_rows == 1 || !recipe->strategy) return DH_OK;
     DH_TRY(dh_recipe_ordering(ctx, recipe, &s.ordering));
-    return choose_dispatch(ctx, arena, &s, recipe, why);
+    dh_status st = choose_way(ctx, &s, &w, recipe);
+    if (st == DH_OK) {
+        *why = s.why.failed ? NULL : dh_arena_strdup(arena, s.why.text);
+        if (!*why) st = no_memory(ctx);
+    }
+    dh_str_fini(&s.why);
+    return st;
 }
 
 dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why)

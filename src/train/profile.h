@@ -20,9 +20,10 @@ dh_status dh_probe_job_init(dh_ctx *ctx, const dh_job *job, const dh_pass_list *
                             dh_probe_job *probe);
 void dh_probe_job_fini(dh_probe_job *probe);
 
-/* The job with each way of dispatch that it leaves to costs (moe.dispatch auto); else the job alone.
+/* The job with each way of dispatch that it leaves to costs (moe.dispatch, parallel.expert_rows auto); else the
+ * job alone.
  * They share its strings. Returns their number. */
-enum { DH_MOST_PROBE_JOBS = 2 };
+enum { DH_MOST_PROBE_JOBS = 4 };
 int dh_probe_jobs(const dh_job *job, dh_job jobs[DH_MOST_PROBE_JOBS]);
 
 /* Lists of passes that give different operators. */

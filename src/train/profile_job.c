@@ -112,16 +112,27 @@ dh_status dh_probe_lists_find(dh_ctx *ctx, const dh_job *job, bool all, dh_probe
 int dh_probe_jobs(const dh_job *job, dh_job jobs[DH_MOST_PROBE_JOBS])
 {
     dh_ctx attempt = DH_CTX_INIT;
-    dh_mesh mesh;
+    dh_program_spec spec = {.mode = DH_MODE_TRAIN};
     dh_group_stages stages;
-    const bool open = job->moe_dispatch == DH_DISPATCH_AUTO &&
-                      dh_mesh_from_job(&attempt, job, &mesh) == DH_OK &&
-                      !dh_mesh_dispatch_stages(&mesh, &stages);
-    jobs[0] = jobs[1] = *job;
-    if (!open) return 1;
-    jobs[0].moe_dispatch = DH_DISPATCH_FLAT;
-    jobs[1].moe_dispatch = DH_DISPATCH_NODE;
-    return 2;
+    jobs[0] = *job;
+    if (dh_recipe_of_job(&attempt, job, &spec.recipe) != DH_OK) return 1; /* told elsewhere */
+    const dh_graph_spec graphs = dh_program_graph_spec(&spec);
+    int n = 1;
+    if (job->moe_dispatch == DH_DISPATCH_AUTO) {
+        jobs[0].moe_dispatch = DH_DISPATCH_FLAT;
+        if (!dh_mesh_dispatch_stages(&graphs.mesh, &stages)) {
+            jobs[n] = jobs[0];
+            jobs[n++].moe_dispatch = DH_DISPATCH_NODE;
+        }
+    }
+    if (job->expert_rows != DH_TP_ROWS_AUTO) return n;
+    for (int i = 0; i < n; i++) jobs[i].expert_rows = DH_TP_ROWS_WHOLE;
+    if (dh_tp_rows_obstacle(&graphs)) return n;
+    for (int i = 0; i < n; i++) {
+        jobs[n + i] = jobs[i];
+        jobs[n + i].expert_rows = DH_TP_ROWS_SHARED;
+    }
+    return 2 * n;
 }
 
 /* On every virtual stage a layer of each kind: models have at most two, of which every second layer

@@ -84,6 +84,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .fuse_gelu = fuses_gelu(job, device),
         .moe_mode = job->moe_mode,
         .moe_dispatch = job->moe_dispatch,
+        .expert_rows = job->expert_rows,
         .moe_capacity = job->moe_capacity,
         .layer_split = dh_job_splits(job) ? "*" : job->layer_split,
         .post_validation = job->post_validation,

@@ -175,7 +175,11 @@ static dh_status note_passes(dh_ctx *ctx, dh_resolved *r, const char *why)
 
 static dh_status note_dispatch(dh_ctx *ctx, dh_resolved *r, const char *why)
 {
-    return add_note(ctx, r, "dispatch", r->recipe.moe_dispatch == DH_DISPATCH_NODE ? "node" : "flat",
+    const bool node = r->recipe.moe_dispatch == DH_DISPATCH_NODE;
+    const bool shared = r->recipe.expert_rows == DH_TP_ROWS_SHARED;
+    return add_note(ctx, r, "dispatch",
+                    node ? (shared ? "node, shared rows" : "node")
+                         : (shared ? "flat, shared rows" : "flat"),
                     why);
 }
 
@@ -184,6 +188,7 @@ static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
     dh_decided d;
     r->recipe.moe_dispatch = r->job.moe_dispatch;
+    r->recipe.expert_rows = r->job.expert_rows;
     DH_TRY(dh_recipe_decide(ctx, r->arena, &r->recipe, r->cluster ? r->room_bytes : 0, &d));
     r->rewrites = d.rewrites;
     if (d.rewrites) DH_TRY(note_rewrites(ctx, r, d.rewrites));

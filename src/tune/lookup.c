@@ -22,7 +22,8 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens, moe_dispatch;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens, moe_dispatch,
+        expert_rows;
     dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
@@ -36,7 +37,7 @@ typedef struct outline_key {
     uint64_t costs;
     tune_counts kinds; /* layers */
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
-        in_stages, by_costs, moe_dispatch;
+        in_stages, by_costs, moe_dispatch, expert_rows;
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
     int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
@@ -83,6 +84,7 @@ dh_status tune_decide(estimate *e)
     const dh_recipe *as = *place;
     r->strategy = as->strategy;
     r->moe_dispatch = as->moe_dispatch;
+    r->expert_rows = as->expert_rows;
     return DH_OK;
 }
 
@@ -205,6 +207,7 @@ static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
                         .linear_ring = e->spec.recipe.linear_ring,
                         .whole_tokens = e->spec.recipe.whole_tokens,
                         .moe_dispatch = e->spec.recipe.moe_dispatch,
+                        .expert_rows = e->spec.recipe.expert_rows,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
 }
 
@@ -385,6 +388,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .in_stages = dh_recipe_in_stages(r),
                              .by_costs = dh_recipe_stages_by_costs(r),
                              .moe_dispatch = r->moe_dispatch,
+                             .expert_rows = r->expert_rows,
                              .recompute = e->t->options->cluster ? r->recompute : 0,
                              .asked_whole = system.row.traits != 0 && r->whole_tokens};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);

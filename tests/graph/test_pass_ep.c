@@ -37,6 +37,15 @@ static int count(const dh_graph *g, dh_op_type type, dh_phase phase)
     return n;
 }
 
+static int count_in(const dh_graph *g, dh_op_type type, dh_phase phase, dh_group_kind group)
+{
+    int n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += g->ops.at[i].type == type && g->ops.at[i].phase == phase &&
+             g->ops.at[i].group == (int32_t)group;
+    return n;
+}
+
 static const dh_op *nth(const dh_graph *g, dh_op_type type, int n)
 {
     for (size_t i = 0; i < g->ops.n; i++)
@@ -124,6 +133,32 @@ static void tensor_parallel_ranks_send_their_share(void **state)
     assert_int_equal(in(whole, nth(whole, DH_OP_MOE_ORDER, 0), 0)->shape[0], ROWS / 2);
     dh_graph_destroy(columns);
     dh_graph_destroy(whole);
+}
+
+/* A rank's rows have half of the columns where they travel, and the experts all; of
+ * four tensor-parallel ranks a quarter. */
+static void tensor_parallel_ranks_share_rows(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    for (int64_t tp = 2; tp <= 4; tp *= 2) {
+        const dh_shard shard = {.tp = tp, .tp_rank = 1, .ep = 2, .shared_rows = true};
+        dh_graph *g = build(DH_MODE_TRAIN, 0);
+        assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
+        assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 1.5, NULL));
+        assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
+        assert_ok(&ctx, dh_graph_check(&ctx, g));
+        for (int i = 0; i < 4; i++) {
+            const dh_op *op = nth(g, DH_OP_ALL_TO_ALL_ROWS, i);
+            assert_int_equal(in(g, op, 0)->shape[1], WIDTH / tp);
+            assert_int_equal((i % 2 ? in(g, op, 0) : out(g, op))->shape[0], 1.5 * ROWS * TOP_K);
+        }
+        const dh_op *op = nth(g, DH_OP_GROUPED_LINEAR, 0);
+        assert_int_equal(in(g, op, 0)->shape[0], 1.5 * ROWS * TOP_K);
+        assert_int_equal(in(g, op, 0)->shape[1], WIDTH);
+        assert_int_equal(count_in(g, DH_OP_ALL_TO_ALL, DH_PHASE_F, DH_GROUP_TP), 2);
+        assert_int_equal(count_in(g, DH_OP_ALL_TO_ALL, DH_PHASE_B, DH_GROUP_TP), 2);
+        dh_graph_destroy(g);
+    }
 }
 
 /* 40 rows of an expert for all tokens, 20 for those of a rank. */
@@ -226,15 +261,6 @@ static dh_graph *by_node(double capacity, double room)
     return g;
 }
 
-static int count_in(const dh_graph *g, dh_op_type type, dh_phase phase, dh_group_kind group)
-{
-    int n = 0;
-    for (size_t i = 0; i < g->ops.n; i++)
-        n += g->ops.at[i].type == type && g->ops.at[i].phase == phase &&
-             g->ops.at[i].group == (int32_t)group;
-    return n;
-}
-
 /* Choices, rows and weights cross nodes, rows come back; of gradients rows and weights, and rows. */
 static void rows_cross_nodes_once(void **state)
 {
@@ -335,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_go_there_and_back),
         cmocka_unit_test(tensor_parallel_ranks_send_their_share),
+        cmocka_unit_test(tensor_parallel_ranks_share_rows),
         cmocka_unit_test(ranks_share_a_capacity),
         cmocka_unit_test(capacity_makes_equal_blocks),
         cmocka_unit_test(one_rank_of_experts_changes_nothing),

@@ -14,6 +14,15 @@ static const double tolerance = 5e-5;
     "        ffn_width: 48, vocab: 65, max_seq: 32, n_experts: 4, top_k: 2,\n"                     \
     "        router_aux_coef: 0.05}\n"
 
+/* Both experts of a token are of one group of two, and so on one rank. */
+#define RUN_GROUPS                                                                                 \
+    "model: {family: deepseek_v3, n_layers: 4, width: 32, n_heads: 8, head_dim: 12, rope_dim: "    \
+    "4,\n"                                                                                         \
+    "        v_dim: 8, q_lora: 24, kv_lora: 20, ffn_width: 40, n_experts: 8, top_k: 2,\n"          \
+    "        n_groups: 4, top_groups: 1, vocab: 65, max_seq: 32}\n"
+
+static const char *pair_model = RUN_MIXTRAL; /* of expect_close */
+
 static void remove_run(const char *out)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -153,9 +162,9 @@ static void expect_close(const char *a, const char *b, double allowed)
     run_folder(out_a, sizeof out_a, "a");
     run_folder(out_b, sizeof out_b, "b");
     snprintf(settings, sizeof settings, "%s train.steps=%d", a, n);
-    run_curve_of(RUN_MIXTRAL, settings, out_a, &curve_a);
+    run_curve_of(pair_model, settings, out_a, &curve_a);
     snprintf(settings, sizeof settings, "%s train.steps=%d", b, n);
-    run_curve_of(RUN_MIXTRAL, settings, out_b, &curve_b);
+    run_curve_of(pair_model, settings, out_b, &curve_b);
     const double d = run_distance(&curve_a, &curve_b, 0);
     if (!(d <= allowed)) fail_msg("\"%s\" and \"%s\": losses differ by %g", a, b, d);
     if (allowed == 0 && !run_same_bytes(out_a, out_b, n))
@@ -222,6 +231,13 @@ static void a_copy_per_node_changes_no_bit_of_one_expert(void **state)
         expect_dispatches_close(same[i], 0);
 }
 
+static void nor_of_experts_on_one_node(void **state)
+{
+    pair_model = RUN_GROUPS;
+    expect_dispatches_close(ON_TWO_NODES "moe.capacity=4", 0);
+    pair_model = RUN_MIXTRAL;
+}
+
 /* Sums of a token's experts are rounded on each node: they differ in the last bits. */
 static void a_copy_per_node_trains_alike(void **state)
 {
@@ -271,6 +287,39 @@ static void what_crosses_nodes_is_the_formula(void **state)
     if (by_flat - flat != by_node - once || by_node <= once)
         fail_msg("flat %.0f bytes, by node %.0f; of rows %.0f and %.0f", by_flat, by_node, flat,
                  once);
+}
+
+/* ---- shared rows ----------------------------------------------------------------------------- */
+
+#define TWO_A_NODE "parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=2 "
+
+/* Sums over tensor-parallel ranks are rounded for each expert, in place of each token. */
+static void shared_rows_train_alike(void **state)
+{
+    static const char *const cases[] = {
+        TWO_A_NODE "moe.capacity=4",
+        "parallel.dp=2 parallel.ep=2 parallel.tp=2 moe.mode=capacity moe.capacity=1",
+        "parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=4 moe.capacity=4 "
+        "moe.dispatch=node train.recompute=full strategy=dhelix",
+        "parallel.dp=2 parallel.ep=2 parallel.tp=4 moe.capacity=4 train.recompute=selective",
+    };
+    for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 3)) {
+        char shared[300];
+        snprintf(shared, sizeof shared, "%s parallel.expert_rows=shared", cases[i]);
+        expect_close(cases[i], shared, tolerance);
+    }
+}
+
+/* As above; of each row a rank sends half the columns. */
+static void what_a_rank_sends_is_its_share(void **state)
+{
+    static const char all[] = TWO_A_NODE "model.top_k=4 moe.capacity=4 train.steps=1 eval.every=0";
+    char shared[300];
+    const double tokens = 2 * 32, layers = 4, row = 32 * sizeof(float);
+    snprintf(shared, sizeof shared, "%s parallel.expert_rows=shared", all);
+    const double whole = cross_bytes(all), half = cross_bytes(shared);
+    if (whole - half != layers * 4 * 3 * tokens * row / 2)
+        fail_msg("whole rows %.0f bytes, shared %.0f", whole, half);
 }
 
 static void train_in_two_parts(const char *first, const char *then, const char *out,
@@ -352,8 +401,21 @@ static void impossible_expert_meshes_are_refused(void **state)
         "moe.dispatch=node", "parallel.dp=4 parallel.ep=4 moe.dispatch=node",
         "parallel.dp=4 parallel.ep=2 topology.ranks_per_node=2 moe.dispatch=node",
         "parallel.dp=4 parallel.ep=4 topology.ranks_per_node=1 moe.dispatch=node"};
+    static const char *const not_shared[] = {
+        "parallel.expert_rows=shared", "parallel.dp=2 parallel.ep=2 parallel.expert_rows=shared",
+        "parallel.tp=2 parallel.expert_rows=shared",
+        "parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.expert_tp=1 "
+        "parallel.expert_rows=shared",
+        "parallel.dp=2 parallel.ep=2 parallel.tp=2 parallel.sequence=false "
+        "parallel.expert_rows=shared"};
     char out[300];
     run_folder(out, sizeof out, "refused");
+    for (size_t i = 0; i < DH_COUNTOF(not_shared); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, not_shared[i], out, NULL), DH_EUNSUPPORTED,
+                     "parallel.expert_rows=shared gives tensor-parallel ranks a share");
+        assert_false(dh_path_exists(out));
+    }
     for (size_t i = 0; i < DH_COUNTOF(not_by_node); i++) {
         dh_ctx ctx = DH_CTX_INIT;
         assert_fails(&ctx, run_job(&ctx, RUN_MIXTRAL, not_by_node[i], out, NULL), DH_EUNSUPPORTED,
@@ -378,8 +440,11 @@ int main(void)
         cmocka_unit_test(expert_parallelism_keeps_micro_batches_apart),
         cmocka_unit_test(orders_and_shards_of_experts_change_no_bit),
         cmocka_unit_test(a_copy_per_node_changes_no_bit_of_one_expert),
+        cmocka_unit_test(nor_of_experts_on_one_node),
         cmocka_unit_test(a_copy_per_node_trains_alike),
         cmocka_unit_test(what_crosses_nodes_is_the_formula),
+        cmocka_unit_test(shared_rows_train_alike),
+        cmocka_unit_test(what_a_rank_sends_is_its_share),
         cmocka_unit_test(a_run_goes_on_with_experts_elsewhere),
         cmocka_unit_test(too_many_rows_end_the_run),
         cmocka_unit_test(impossible_expert_meshes_are_refused),
