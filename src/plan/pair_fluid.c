@@ -7,7 +7,7 @@
 #include "base/flow.h"
 #include "pair_build.h"
 
-static bool may_overlap(const dh_pair_options *o, dh_engine f, dh_engine b)
+bool dh_pair_may_overlap(const dh_pair_options *o, dh_engine f, dh_engine b)
 {
     if ((f == DH_ENGINE_LOCAL || b == DH_ENGINE_LOCAL) && !o->overlap_local) return false;
     if ((f == DH_ENGINE_CROSS || b == DH_ENGINE_CROSS) && !o->overlap_cross) return false;
@@ -19,7 +19,7 @@ static pair_rate rate_of(const pair_costs *c, int32_t f, int32_t b)
     if (c->rates) return c->rates[(size_t)f * (size_t)c->problem->b.n + (size_t)b];
     const dh_pair_op *fop = &c->problem->f.ops[f], *bop = &c->problem->b.ops[b];
     const dh_pair_time *t = &c->problem->together[(size_t)f * (size_t)c->problem->b.n + (size_t)b];
-    pair_rate rate = {1, 1, may_overlap(c->options, fop->engine, bop->engine)};
+    pair_rate rate = {1, 1, dh_pair_may_overlap(c->options, fop->engine, bop->engine)};
     if (fop->solo_ns == 0 || bop->solo_ns == 0) return rate;
     double speed[2];
     dh_flow_speeds((double[]){(double)fop->solo_ns, (double)bop->solo_ns},

@@ -107,6 +107,9 @@ typedef struct dh_pair_options {
         .max_moves = INT64_C(1) << 30, .compare = false                                            \
     }
 
+/* Whether operators of two strands may run at once by the switches. */
+bool dh_pair_may_overlap(const dh_pair_options *options, dh_engine f, dh_engine b);
+
 /* ---- the plan --------------------------------------------------------------------------- */
 
 typedef struct dh_pair_span {

@@ -113,7 +113,8 @@ dh_status slot_order_critical(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
                               dh_slot_pick *order)
 {
     const size_t n = (size_t)slot_nodes(slot) + 1;
-    slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
+    slot_best best = {
+        .order = order, .options = options, .limit_bytes = slot_memory_limit(slot, options)};
     slot_rates rates;
     dh_slot own = *slot;
     own.rates = &rates;

@@ -274,7 +274,8 @@ dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
     scheduler s;
     slot_rates rates;
     dh_slot own = *slot;
-    slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
+    slot_best best = {
+        .order = order, .options = options, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc((size_t)slot_nodes(slot) + 1, sizeof *made);
     own.rates = &rates;
     bool ok = slot_rates_init(&rates, slot);

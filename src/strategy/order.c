@@ -35,10 +35,24 @@ static dh_status alternate(dh_ctx *ctx, const dh_slot *slot, const dh_order_opti
 
 typedef struct repair {
     const dh_slot *slot;
+    bool wgrad_stays; /* weight gradients do not leave their place in the backward */
     bool *issued;
     dh_slot_pick *order;
     uint32_t n;
 } repair;
+
+static void issue(repair *r, dh_slot_pick pick);
+
+/* All of the backward that stands before a weight gradient, or weight gradients before another
+ * operator. Reductions have places of their own. */
+static void issue_before(repair *r, const dh_slot_pick *pick)
+{
+    const dh_slot_op *ops = r->slot->strand[1].ops;
+    if (pick->strand == 0 || ops[pick->op].reduces) return;
+    for (uint32_t k = 0; k < pick->op; k++)
+        if ((ops[k].wgrad || ops[pick->op].wgrad) && !ops[k].reduces)
+            issue(r, (dh_slot_pick){.op = k, .strand = 1});
+}
 
 /* Issue a node after everything that it needs. Most orders have that already. */
 static void issue(repair *r, dh_slot_pick pick)
@@ -46,20 +60,54 @@ static void issue(repair *r, dh_slot_pick pick)
     const uint32_t node = slot_pick_node(r->slot, &pick);
     if (r->issued[node]) return;
     r->issued[node] = true;
+    if (r->wgrad_stays) issue_before(r, &pick);
     for (uint32_t i = 0; i < slot_n_needs(r->slot, node); i++)
         issue(r, slot_pick_of(r->slot, slot_need(r->slot, node, i)));
     r->order[r->n++] = pick;
 }
 
-static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order)
+/* Bits 1 << dh_engine of the strands. */
+static unsigned engines_of(const dh_slot *slot)
+{
+    unsigned engines = 0;
+    for (uint32_t i = 0; i < slot_nodes(slot); i++)
+        if (!slot_node(slot, i)->reduces)
+            engines |= 1u << dh_stream_engine(slot_node(slot, i)->stream);
+    return engines;
+}
+
+/* What may not run beside the other strand waits for it, and the other way round: a barrier stands
+ * between two such operators. Of the slot before, operators like the slot's own may still run. */
+static void keep_apart(const dh_slot *slot, const dh_pair_options *may, dh_slot_pick *order)
+{
+    if (may->overlap_local && may->overlap_cross && may->overlap_comm_comm) return;
+    const unsigned all = engines_of(slot);
+    unsigned running[2] = {all, all}; /* since the last barrier */
+    for (uint32_t i = 0; i < slot_nodes(slot); i++) {
+        const dh_slot_op *op = slot_node(slot, slot_pick_node(slot, &order[i]));
+        const dh_engine own = dh_stream_engine(op->stream);
+        const unsigned others = running[!order[i].strand];
+        if (op->reduces) continue;
+        for (int e = 0; e < DH_N_ENGINE; e++)
+            order[i].barrier |= others >> e & 1 && !dh_pair_may_overlap(may, own, (dh_engine)e);
+        if (order[i].barrier) running[0] = running[1] = 0;
+        running[order[i].strand] |= 1u << own;
+    }
+}
+
+/* options: NULL: the order keeps to the job's switches already, by a plan. */
+static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                              dh_slot_pick *order)
 {
     const uint32_t n = slot_nodes(slot);
-    repair r = {.slot = slot, .order = order};
+    repair r = {
+        .slot = slot, .wgrad_stays = options && !options->pairing.move_wgrad, .order = order};
     dh_slot_pick *given = malloc(((size_t)n + 1) * sizeof *given);
     r.issued = calloc((size_t)n + 1, sizeof *r.issued);
     const bool ok = given && r.issued;
     if (ok) memcpy(given, order, n * sizeof *given);
     for (uint32_t i = 0; ok && i < n; i++) issue(&r, given[i]);
+    if (ok && options) keep_apart(slot, &options->pairing, order);
     free(given);
     free(r.issued);
     return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
@@ -78,8 +126,10 @@ dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy 
     const dh_slot strands = slot_without_reductions(slot);
     const bool wait = slot->rest.room > 0 && slot_nodes(&strands) < slot_nodes(slot);
     const dh_slot *ordered = wait ? &strands : slot;
+    /* Plans heed the switches themselves, and their barriers hold what they found. */
+    const dh_order_options *open = policy->plans && options->barriers ? NULL : options;
     DH_TRY(propose(ctx, ordered, policy, options, order));
-    if (policy->order) DH_TRY(repair_order(ctx, ordered, order));
+    if (policy->order) DH_TRY(repair_order(ctx, ordered, open, order));
     return wait ? slot_place_reductions(ctx, slot, order) : DH_OK;
 }
 
@@ -95,7 +145,7 @@ static bool is_faster(const slot_tried *t, const slot_best *best)
 
 dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, slot_best *best)
 {
-    DH_TRY(repair_order(ctx, slot, order));
+    DH_TRY(repair_order(ctx, slot, best->options, order));
     slot_tried *trial = slot_trial_of(&best->tried, slot, order);
     if (!trial) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     const uint64_t peak = trial->peak_bytes;
@@ -136,7 +186,8 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     const dh_order_policy *rows = dh_order_policies(&n);
     if (!communicates(slot)) return in_order(ctx, slot, options, order);
     const double bound_ns = dh_slot_bound(slot);
-    slot_best best = {.order = order, .limit_bytes = slot_memory_limit(slot, options)};
+    slot_best best = {
+        .order = order, .options = options, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
     if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
     dh_status st = DH_OK;

@@ -115,7 +115,8 @@ dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial);
  * then by makespan; of equals the earlier one.
  * errors    those of dh_slot_time */
 typedef struct slot_best {
-    dh_slot_pick *order; /* [nodes] */
+    dh_slot_pick *order;             /* [nodes] */
+    const dh_order_options *options; /* switches that orders keep to; NULL: they do already */
     uint64_t limit_bytes, excess_bytes;
     double period_ns, makespan_ns;
     bool any;

@@ -159,7 +159,18 @@ static void set_switches(const dh_job *job, dh_order_options *o)
         o->barriers = job->overlap_barriers == DH_BARRIERS_FULL;
 }
 
-/* A switch that forbids an overlap needs barriers: streams overlap by themselves. */
+/* Whether slots of the job have two strands with the strategy. A schedule from a file is looked at
+ * where it is read. */
+static bool has_two_strands(const dh_job *job, const dh_strategy *strategy,
+                            const dh_order_policy *policy)
+{
+    const dh_schedule_row *row;
+    dh_ctx quiet = DH_CTX_INIT;
+    if (!policy->order) return false;
+    return strategy->schedule || dh_job_schedule_file(job) ||
+           (dh_schedule_find(&quiet, job->schedule, &row) == DH_OK && row->pairs);
+}
+
 dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                         dh_recipe *recipe)
 {
@@ -169,11 +180,12 @@ dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strat
     if (strcmp(job->overlap_policy, "auto") != 0)
         DH_TRY(dh_order_policy_find(ctx, job->overlap_policy, &ordering.policy));
     set_switches(job, &ordering.options);
-    if (!all && !(ordering.policy->plans && ordering.options.barriers))
-        return dh_fail(
-            ctx, DH_EINVAL,
-            "overlap.local, cross and comm_comm can be false only with overlap.policy dp or "
-            "exact and overlap.barriers=full: without barriers streams overlap by themselves");
+    if (!all && !has_two_strands(job, strategy, ordering.policy))
+        return dh_fail(ctx, DH_EINVAL,
+                       "overlap.local, cross and comm_comm say what may run beside another strand, "
+                       "and strategy %s has one strand with schedule %s and order policy %s: "
+                       "leave them at true, or take a strategy of two strands, as dhelix",
+                       strategy->name, job->schedule, ordering.policy->name);
     ordering.cache = recipe->ordering.cache;
     recipe->strategy = strategy;
     recipe->ordering = ordering;

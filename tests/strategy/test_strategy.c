@@ -542,6 +542,75 @@ static void check_layer(const dh_graph *g, const dh_mesh *mesh, uint64_t *seed, 
     }
 }
 
+/* Time that operators of two strands spend beside each other although the switches forbid it. */
+static double forbidden_ns(const dh_slot *slot, const dh_slot_pick *order, const dh_slot_timing *t,
+                           const dh_pair_options *may)
+{
+    const uint32_t n = slot->strand[0].n + slot->strand[1].n;
+    double ns = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            if (order[i].strand != 0 || order[k].strand != 1) continue;
+            const dh_stream f = slot->strand[0].ops[order[i].op].stream;
+            const dh_stream b = slot->strand[1].ops[order[k].op].stream;
+            const double from = fmax(t->start_ns[i], t->start_ns[k]);
+            const double to = fmin(t->end_ns[i], t->end_ns[k]);
+            if (!dh_pair_may_overlap(may, dh_stream_engine(f), dh_stream_engine(b)))
+                ns += fmax(to - from, 0);
+        }
+    return ns;
+}
+
+static void assert_wgrad_stays(const dh_slot *slot, const dh_slot_pick *order)
+{
+    const dh_slot_strand *b = &slot->strand[1];
+    uint32_t place[4096];
+    assert_true(b->n < DH_COUNTOF(place));
+    for (uint32_t i = 0; i < slot->strand[0].n + b->n; i++)
+        if (order[i].strand == 1) place[order[i].op] = i;
+    for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            assert_true(!(b->ops[i].wgrad || b->ops[k].wgrad) || place[k] < place[i]);
+}
+
+static void check_switches(const dh_graph *g, const dh_mesh *mesh)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n;
+    double most_ns = 0;
+    const dh_order_policy *policies = dh_order_policies(&n);
+    const drawn d = {7, 0.1};
+    const dh_costs costs = {
+        .name = "drawn", .solo = drawn_solo, .beside = drawn_beside, .self = &d};
+    dh_arena *arena = dh_arena_create();
+    dh_slot *slot;
+    assert_ok(&ctx, dh_slot_of_graphs(&ctx, arena, &costs, mesh, 0, g, g, &slot));
+    const uint32_t n_ops = slot->strand[0].n + slot->strand[1].n;
+    dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, n_ops);
+    dh_slot_timing t = {.start_ns = DH_NEW_N(arena, double, n_ops),
+                        .end_ns = DH_NEW_N(arena, double, n_ops)};
+    for (size_t i = 0; i < n; i++) {
+        dh_order_options all = DH_ORDER_OPTIONS_INIT, local = all, none = all;
+        local.pairing.overlap_local = local.pairing.move_wgrad = false;
+        none.pairing.overlap_local = none.pairing.overlap_cross = none.pairing.overlap_comm_comm =
+            false;
+        const dh_order_options *kept[] = {&local, &none};
+        if (!policies[i].order) continue;
+        assert_ok(&ctx, dh_slot_order(&ctx, slot, &policies[i], &all, order));
+        assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
+        most_ns = fmax(most_ns, forbidden_ns(slot, order, &t, &none.pairing));
+        for (size_t k = 0; k < DH_COUNTOF(kept); k++) {
+            assert_ok(&ctx, dh_slot_order(&ctx, slot, &policies[i], kept[k], order));
+            check_order(slot, order);
+            assert_ok(&ctx, dh_slot_time(&ctx, slot, order, &t));
+            assert_true(forbidden_ns(slot, order, &t, &kept[k]->pairing) < 1);
+            if (!kept[k]->pairing.move_wgrad) assert_wgrad_stays(slot, order);
+        }
+    }
+    assert_true(most_ns > 1000); /* else nothing was forbidden */
+    dh_arena_destroy(arena);
+}
+
 static double period_of(const dh_slot *slot, const char *policy, dh_slot_pick *order)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -592,6 +661,8 @@ static void policies_order_real_layers(void **state)
         for (size_t k = 0; k < p->graphs.n; k++)
             if (p->graphs.at[k]->kind == DH_BLOCK_LAYER)
                 check_layer(p->graphs.at[k], &p->mesh, &seed, 2);
+        for (size_t k = 0; k < p->graphs.n; k++)
+            if (p->graphs.at[k]->kind == DH_BLOCK_LAYER) check_switches(p->graphs.at[k], &p->mesh);
         for (size_t k = 0; k < p->graphs.n; k++)
             if (p->graphs.at[k]->kind == DH_BLOCK_LAYER)
                 check_one_strand(p->graphs.at[k], &p->mesh, &seed, 4);
