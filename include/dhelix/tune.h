@@ -44,7 +44,10 @@ extern "C" {
     X(FUSE, "fuse", "optimizer.fuse",                                                              \
       "pieces in which a bucket is reduced and stepped by; 0: off, -1: as the job has it")         \
     X(POST, "post", "optimizer.post_validation",                                                   \
-      "stages step before the norm is known; -1: as the job has it")
+      "stages step before the norm is known; -1: as the job has it")                               \
+    X(SPLIT, "split", "parallel.layer_split",                                                      \
+      "layers fewer than an even share: 4 times those of the first virtual stage, and those of "   \
+      "the last; -1: as the job has it")
 
 typedef enum dh_tune_dim {
 #define X(id, column, setting, doc) DH_TUNE_##id,
@@ -148,6 +151,14 @@ typedef struct dh_tune {
     double worth_ns;    /* which is this; 0: all were looked at */
     dh_tune_row *rows;  /* [n_rows], best first */
     size_t n_rows;
+    /* options.given; -1 where the search has no such value. given_refused: why there is no such
+     * row, which is then zeros; NULL: there is, or none was asked for. */
+    dh_tune_row given;
+    const char *given_refused;
+    /* In what the best row is unlike all steps that were measured on such devices, and the tables of
+     * these (`dhelix validate`), with spaces; "": there are none, or no cluster. */
+    const char **beyond, *measured;
+    size_t n_beyond;
     dh_tune_value_row *values; /* [n_values], by dimension and value */
     size_t n_values;
     int64_t search_ns; /* wall time: the only number that varies from run to run */
@@ -158,6 +169,8 @@ enum { DH_TUNE_MANY = 20000 };
 typedef struct dh_tune_options {
     const dh_cluster *cluster; /* NULL: this machine's costs */
     int64_t devices;           /* 0: the job's ranks */
+    const dh_job *given;       /* the job as it stands, which gets a row of its own; NULL */
+    const char *given_refused; /* why it cannot stand so; NULL */
     double memory_bytes;       /* of a device; 0: the cluster's, or this machine's by ranks */
     unsigned fixed;            /* bit 1 << dh_tune_dim: the job's value stays */
     const char *strategies;    /* names with commas; NULL: all */

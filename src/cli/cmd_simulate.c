@@ -276,10 +276,11 @@ static dh_status simulate_switched(dh_ctx *ctx, dh_cli *cli, const simulate_args
 /* Options that are of a model's programs. */
 static dh_status check_timed(dh_ctx *ctx, dh_cli *cli, const simulate_args *a)
 {
-    if (!a->cluster && is_plain(a)) return DH_OK;
+    if (is_plain(a)) return DH_OK;
     return dh_cli_misuse(ctx, cli,
                          "the job has stages.forward_ms, times instead of a model: no option but "
-                         "--set, --ranks and --json applies");
+                         "--cluster, --set, --ranks and --json applies, and no cluster changes "
+                         "these times");
 }
 
 static dh_status simulate_timed(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, const dh_job *job)

@@ -125,15 +125,39 @@ static const dh_cli_option options[] = {
 
 /* ---- the job -------------------------------------------------------------------------------- */
 
-/* Ranks that the file itself asks for, where the command line does not say how many. */
-static dh_status find_devices(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, int64_t *devices)
+/* The job as it stands, and its ranks where the command line does not say how many. Other devices
+ * than its own are of data-parallel ranks, more or fewer. */
+static dh_status load_given(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh_job **job)
 {
-    dh_job *job;
-    *devices = a->devices;
-    if (a->devices > 0) return DH_OK;
-    DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], 0, &job));
-    *devices = job->ranks;
-    dh_job_destroy(job);
+    const char *all[2] = {"parallel.dp=auto"};
+    char ranks[48];
+    const size_t n = cli->set.n;
+    if (a->devices == 0) return dh_cli_load_job(ctx, cli, cli->args.at[0], 0, job);
+    if (dh_cli_load_job(ctx, cli, cli->args.at[0], a->devices, job) == DH_OK) return DH_OK;
+    dh_ctx_reset(ctx);
+    snprintf(ranks, sizeof ranks, "ranks=%lld", (long long)a->devices);
+    all[1] = ranks;
+    const char **overrides = calloc(n + 2, sizeof *overrides);
+    if (!overrides) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    for (size_t i = 0; i < n; i++) overrides[i] = cli->set.at[i];
+    memcpy(overrides + n, all, sizeof all);
+    const dh_status st = dh_job_load(ctx, cli->args.at[0], overrides, n + 2, job);
+    free(overrides);
+    return st;
+}
+
+/* A job that cannot be on so many devices is a row with its reason. Without --devices it says how
+ * many, and has to be possible. refused: "" it is not; [cap] */
+static dh_status find_given(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh_job **job,
+                            char *refused, size_t cap)
+{
+    *job = NULL;
+    *refused = '\0';
+    const dh_status st = load_given(ctx, cli, a, job);
+    if (st == DH_OK || a->devices == 0 || st == DH_ENOMEM) return st;
+    snprintf(refused, cap, "%s", ctx->message);
+    dh_ctx_reset(ctx);
+    *job = NULL;
     return DH_OK;
 }
 
@@ -309,17 +333,19 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tune_args *a = args;
     dh_cluster *cluster = NULL;
-    dh_job *job;
-    int64_t devices;
-    unsigned fixed;
+    dh_job *job = NULL, *given;
+    char refused[sizeof ctx->message];
+    unsigned fixed = 0;
     double memory_bytes;
     DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
-    DH_TRY(find_devices(ctx, cli, a, &devices));
-    DH_TRY(load_job(ctx, cli, a, &job, &fixed));
-    dh_status st = dh_cli_check_job_files(ctx, cli, job);
+    DH_TRY(find_given(ctx, cli, a, &given, refused, sizeof refused));
+    dh_status st = load_job(ctx, cli, a, &job, &fixed);
+    if (st == DH_OK) st = dh_cli_check_job_files(ctx, cli, job);
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     dh_tune_options how = {.cluster = cluster,
-                           .devices = devices,
+                           .devices = a->devices > 0 ? a->devices : given->ranks,
+                           .given = given,
+                           .given_refused = *refused ? refused : NULL,
                            .memory_bytes = memory_bytes,
                            .fixed = fixed,
                            .strategies = a->strategies,
@@ -338,6 +364,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (st == DH_OK)
         st = a->lengths ? search_lengths(ctx, cli, a, &how, job) : search(ctx, cli, a, &how, job);
     dh_cluster_destroy(cluster);
+    dh_job_destroy(given);
     dh_job_destroy(job);
     return st;
 }
@@ -351,6 +378,9 @@ const dh_command dh_command_tune = {
         "job file. A value given by --set stays fixed (--set parallel.tp=8). Other settings stay\n"
         "as in the job unless an option above names values for them. With linear attention on\n"
         "context-parallel ranks, both values of parallel.cp_linear are tried.\n"
+        "\n"
+        "The first row is the job as given. Memory is judged as the job's system needs it. The\n"
+        "best configurations are also tried with fewer layers in the first and last stages.\n"
         "\n"
         "Every possible configuration is estimated. The best ones are simulated as `dhelix\n"
         "simulate` does it, and both figures are shown. Memory is that of the rank that needs\n"

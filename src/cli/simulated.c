@@ -109,19 +109,15 @@ static bool is_shown(const dh_sim *sim, size_t k)
     return r == first || own > 1.01 * usual || own < .99 * usual;
 }
 
-static bool fits(const dh_simulated_list *list, const dh_simulated_figures *f)
-{
-    return !list->cluster || (double)f->peak_bytes <= dh_cluster_usable_bytes(list->cluster);
-}
-
-static void print_fit(const dh_simulated_list *list, const dh_simulated_figures *f, dh_str *out)
+static void print_fit(const dh_simulated_list *list, const dh_simulated *s, dh_str *out)
 {
     char peak[32], room[128];
-    if (fits(list, f)) return;
+    if (!list->cluster || dh_simulated_fits(s, list->cluster)) return;
     dh_str text = DH_STR_INIT;
-    dh_str_printf(&text, "does not fit: %s of %s",
-                  dh_format_bytes(peak, sizeof peak, (double)f->peak_bytes),
-                  dh_cluster_room_text(list->cluster, room, sizeof room));
+    dh_str_printf(&text, "does not fit: %s of %s%s",
+                  dh_format_bytes(peak, sizeof peak, (double)dh_simulated_needed_bytes(s)),
+                  dh_cluster_room_text(list->cluster, room, sizeof room),
+                  s->system ? ", as system" : "");
     dh_cli_paragraph(out, &text, 2);
 }
 
@@ -189,7 +185,7 @@ static void print_one(const dh_simulated_list *list, const dh_simulated *s, dh_s
     print_communication(&f, out);
     dh_cargo_print_means(&s->cargo, out);
     print_stages(list, s, out);
-    print_fit(list, &f, out);
+    print_fit(list, s, out);
 }
 
 /* ---- several side by side ------------------------------------------------------------------- */
@@ -236,8 +232,7 @@ static bool has_strategies(const dh_simulated_list *list)
 }
 
 /* Remarks on a row that no figure shows. */
-static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
-                       const dh_simulated_figures *f, dh_cli_table *table)
+static void add_remark(const dh_simulated_list *list, const dh_simulated *s, dh_cli_table *table)
 {
     const dh_simulated *same = dh_simulated_same(list, s);
     dh_str text = DH_STR_INIT;
@@ -245,7 +240,8 @@ static void add_remark(const dh_simulated_list *list, const dh_simulated *s,
     if (s->chosen) dh_str_printf(&text, "is %s", s->chosen);
     if (s->chosen && *s->job->job.layer_split)
         dh_str_printf(&text, ", layers %s", s->job->job.layer_split);
-    if (!fits(list, f)) dh_str_printf(&text, "%sdoes not fit", text.len > 0 ? "; " : "");
+    if (list->cluster && !dh_simulated_fits(s, list->cluster))
+        dh_str_printf(&text, "%sdoes not fit", text.len > 0 ? "; " : "");
     if (same) dh_str_printf(&text, "%ssame as %s", text.len > 0 ? "; " : "", row_name(list, same));
     if (same && is_by_schedule(list) && list->n_strategies > 1)
         dh_str_printf(&text, " with %s", same->strategy->name);
@@ -275,7 +271,7 @@ static void add_row(const dh_simulated_list *list, const dh_simulated *s, double
     dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, f.bubble_ns));
     add_bytes(f.peak_bytes, table);
     if (has_system(list)) add_bytes(dh_simulated_system_bytes(s), table);
-    add_remark(list, s, &f, table);
+    add_remark(list, s, table);
 }
 
 static void add_columns(const dh_simulated_list *list, dh_cli_table *table)

@@ -34,7 +34,8 @@ static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
 
 /* What is searched over only where it is asked for, or where there is a choice. */
 static const dh_tune_dim sharing[] = {DH_TUNE_ZERO, DH_TUNE_BUCKET, DH_TUNE_CP_LINEAR,
-                                      DH_TUNE_FUSE, DH_TUNE_POST,   DH_TUNE_SEQUENCE};
+                                      DH_TUNE_FUSE, DH_TUNE_POST,   DH_TUNE_SEQUENCE,
+                                      DH_TUNE_SPLIT};
 
 static bool is_searched(const dh_tuned *t, dh_tune_dim dim)
 {
@@ -78,30 +79,40 @@ static void add_plan(const dh_tune_config *c, dh_cli_table *table)
         dh_tune_value(DH_TUNE_STRATEGY, c->at[DH_TUNE_STRATEGY], strategy, sizeof strategy));
 }
 
-static void add_row(const dh_tuned *t, size_t place, dh_cli_table *table)
+/* "-": a pipeline of one stage has no layers to split. text [32] */
+static const char *value_of(const dh_tune_row *row, dh_tune_dim dim, char *text)
 {
-    const dh_tune_row *row = &t->tune->rows[place];
+    if (dim == DH_TUNE_SPLIT && row->config.at[DH_TUNE_PP] == 1) return "-";
+    return dh_tune_value(dim, row->config.at[dim], text, 32);
+}
+
+static void add_row(const dh_tuned *t, const dh_tune_row *row, const char *name, const char *why,
+                    dh_cli_table *table)
+{
     char text[32];
-    dh_cli_table_cell(table, "%zu", place + 1);
+    dh_cli_table_cell(table, "%s", name);
     for (size_t i = 0; i < DH_COUNTOF(degrees); i++)
         if (degrees[i] != DH_TUNE_EP || has_experts(t))
             dh_cli_table_cell(table, "%lld", (long long)row->config.at[degrees[i]]);
     for (size_t i = 0; i < DH_COUNTOF(sharing); i++)
         if (is_searched(t, sharing[i]))
-            dh_cli_table_cell(
-                table, "%s",
-                dh_tune_value(sharing[i], row->config.at[sharing[i]], text, sizeof text));
+            dh_cli_table_cell(table, "%s", value_of(row, sharing[i], text));
     add_plan(&row->config, table);
-    dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, row->step_ns));
+    dh_cli_table_cell(table, "%s",
+                      row->step_ns > 0 ? dh_format_ns(text, sizeof text, row->step_ns) : "-");
     if (row->simulated_ns > 0) {
         dh_cli_table_cell(table, "%s", dh_format_ns(text, sizeof text, (double)row->simulated_ns));
-        dh_cli_table_cell(table, "%+.1f%%", 100 * (row->step_ns / (double)row->simulated_ns - 1));
+        if (row->step_ns > 0)
+            dh_cli_table_cell(table, "%+.1f%%",
+                              100 * (row->step_ns / (double)row->simulated_ns - 1));
+        else
+            dh_cli_table_cell(table, "-");
     } else {
         dh_cli_table_cell(table, "-");
         dh_cli_table_cell(table, "-");
     }
     dh_cli_table_cell(table, "%s", dh_format_bytes(text, sizeof text, memory_of(row)));
-    dh_cli_table_cell(table, "%s", place == 0 && row->fits ? "<- best" : row->why);
+    dh_cli_table_cell(table, "%s", why);
 }
 
 static void print_rows(const dh_tuned *t, dh_str *out)
@@ -109,7 +120,14 @@ static void print_rows(const dh_tuned *t, dh_str *out)
     dh_cli_table table;
     dh_cli_table_begin(&table);
     add_columns(t, &table);
-    for (size_t i = 0; i < t->tune->n_rows; i++) add_row(t, i, &table);
+    if (dh_tuned_has_given(t->tune))
+        add_row(t, &t->tune->given, "as given", t->tune->given.why, &table);
+    for (size_t i = 0; i < t->tune->n_rows; i++) {
+        const dh_tune_row *row = &t->tune->rows[i];
+        char place[32];
+        snprintf(place, sizeof place, "%zu", i + 1);
+        add_row(t, row, place, i == 0 && row->fits ? "<- best" : row->why, &table);
+    }
     dh_str_printf(out, "\n");
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }
@@ -147,6 +165,28 @@ static void print_best(const dh_tuned *t, dh_str *out)
                       (double)t->devices * 1e-12);
     append_items(best, &text);
     dh_str_printf(out, "\n");
+    dh_cli_paragraph(out, &text, 2);
+}
+
+/* How far the best is from what was measured. */
+static void print_beyond(const dh_tune *t, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    if (t->n_beyond == 0) return;
+    dh_str_printf(&text,
+                  "the best is unlike every measured step that predictions were held against:");
+    for (size_t i = 0; i < t->n_beyond; i++)
+        dh_str_printf(&text, "%s %s", i > 0 ? ";" : "", t->beyond[i]);
+    if (*t->measured)
+        dh_str_printf(&text, "; errors of such devices: `dhelix validate %s`", t->measured);
+    dh_cli_paragraph(out, &text, 2);
+}
+
+static void print_refused(const dh_tune *t, dh_str *out)
+{
+    dh_str text = DH_STR_INIT;
+    if (!t->given_refused) return;
+    dh_str_printf(&text, "the job as given is not possible here: %s", t->given_refused);
     dh_cli_paragraph(out, &text, 2);
 }
 
@@ -235,9 +275,9 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
             "%lld more not looked at: products, attention and rings alone take more than %s "
             "(--within)\n",
             (long long)r->n_behind, dh_format_ns(room, sizeof room, r->worth_ns));
-    if (r->n_rows > 0) {
-        print_rows(t, out);
-        print_best(t, out);
-    }
+    print_refused(r, out);
+    if (r->n_rows > 0 || dh_tuned_has_given(r)) print_rows(t, out);
+    if (r->n_rows > 0) print_best(t, out);
+    print_beyond(r, out);
     print_values(t, out);
 }

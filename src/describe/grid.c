@@ -102,10 +102,11 @@ static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
     if (st == DH_OK) {
         take_figures(sim, dh_simulated_peak(how, job), cell);
         cell->ranks = sim->n_ranks;
-        cell->fits =
-            !how->cluster || cell->at[DH_GRID_MEMORY] <= dh_cluster_usable_bytes(how->cluster);
+        dh_simulated one = {.sim = sim};
+        st = dh_train_system_memory(ctx, &resolved->job, sim, &one.system);
+        cell->fits = st == DH_OK && (!how->cluster || dh_simulated_fits(&one, how->cluster));
         cell->strategy = dh_arena_strdup(g->arena, resolved->job.strategy);
-        if (!cell->strategy) st = no_memory(ctx);
+        if (st == DH_OK && !cell->strategy) st = no_memory(ctx);
     }
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);

@@ -89,6 +89,9 @@ const dh_simulated *dh_simulated_first(const dh_simulated_list *list);
 
 /* Most of any rank, as the job's system would need it; 0: the system is ours. */
 uint64_t dh_simulated_system_bytes(const dh_simulated *one);
+/* What decides whether a row fits: as the job's system needs it. */
+uint64_t dh_simulated_needed_bytes(const dh_simulated *one);
+bool dh_simulated_fits(const dh_simulated *one, const dh_cluster *cluster);
 
 /* Without a cluster: DH_EINVAL where this machine could never hold the job. */
 dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster);

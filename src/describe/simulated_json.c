@@ -56,6 +56,17 @@ uint64_t dh_simulated_system_bytes(const dh_simulated *one)
     return most;
 }
 
+uint64_t dh_simulated_needed_bytes(const dh_simulated *one)
+{
+    return one->system ? dh_simulated_system_bytes(one)
+                       : dh_simulated_figures_of(one->sim).peak_bytes;
+}
+
+bool dh_simulated_fits(const dh_simulated *one, const dh_cluster *cluster)
+{
+    return (double)dh_simulated_needed_bytes(one) <= dh_cluster_usable_bytes(cluster);
+}
+
 /* ---- as JSON -------------------------------------------------------------------------------- */
 
 static void set_ms(json_t *object, const char *key, double ns)
@@ -155,7 +166,7 @@ static json_t *figures_json(const dh_simulated_list *list, const dh_simulated *s
     if (list->cluster) {
         const double usable = dh_cluster_usable_bytes(list->cluster);
         json_object_set_new(one, "usable_bytes", json_integer((json_int_t)usable));
-        json_object_set_new(one, "fits", json_boolean((double)f.peak_bytes <= usable));
+        json_object_set_new(one, "fits", json_boolean(dh_simulated_fits(s, list->cluster)));
     }
     return one;
 }

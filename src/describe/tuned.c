@@ -5,9 +5,10 @@ static json_t *value_json(dh_tune_dim dim, int64_t value)
 {
     char text[64];
     const bool words = dim == DH_TUNE_FUSE || (dim == DH_TUNE_BUCKET && value <= 0);
+    if (dim == DH_TUNE_SPLIT && value == 0) return json_string("*");
     if (dim == DH_TUNE_SEQUENCE || dim == DH_TUNE_POST) return json_boolean(value > 0);
     if (dim == DH_TUNE_SCHEDULE || dim == DH_TUNE_STRATEGY || dim == DH_TUNE_RECOMPUTE ||
-        dim == DH_TUNE_CP_LINEAR || words)
+        dim == DH_TUNE_CP_LINEAR || dim == DH_TUNE_SPLIT || words)
         return json_string(dh_tune_value(dim, value, text, sizeof text));
     return json_integer((json_int_t)value);
 }
@@ -94,6 +95,28 @@ static json_t *values_json(const dh_tune *t)
     return rows;
 }
 
+/* null: none was asked for. */
+static json_t *given_json(const dh_tune *t)
+{
+    if (t->given_refused) return json_pack("{ss}", "refused", t->given_refused);
+    json_t *row = dh_tuned_has_given(t) ? row_json(&t->given) : json_null();
+    if (dh_tuned_has_given(t) && row) json_object_set_new(row, "why", json_string(t->given.why));
+    return row;
+}
+
+static json_t *beyond_json(const dh_tune *t)
+{
+    json_t *texts = json_array();
+    for (size_t i = 0; texts && i < t->n_beyond; i++)
+        json_array_append_new(texts, json_string(t->beyond[i]));
+    return texts;
+}
+
+bool dh_tuned_has_given(const dh_tune *t)
+{
+    return t->given.config.at[DH_TUNE_DP] > 0;
+}
+
 dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tune *tune)
 {
     return (dh_tuned){.job = job,
@@ -107,11 +130,12 @@ json_t *dh_tuned_json(const dh_tuned *t)
 {
     const dh_tune *r = t->tune;
     json_t *document =
-        json_pack("{ss ss sI sf sI sI sI sI sI so so}", "model", t->job->model.name, "costs",
+        json_pack("{ss ss sI sf sI sI sI sI sI so so so so}", "model", t->job->model.name, "costs",
                   r->costs, "devices", (json_int_t)t->devices, "memory_bytes", t->memory_bytes,
                   "fit", (json_int_t)r->n_fit, "too_large", (json_int_t)r->n_too_large, "refused",
                   (json_int_t)r->n_refused, "left_out", (json_int_t)r->n_left_out, "behind",
-                  (json_int_t)r->n_behind, "ranked", ranked_json(r), "by_value", values_json(r));
+                  (json_int_t)r->n_behind, "as_given", given_json(r), "unmeasured", beyond_json(r),
+                  "ranked", ranked_json(r), "by_value", values_json(r));
     if (document && t->cluster) {
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
         json_object_set_new(document, "memory_reserve", json_real(t->cluster->memory_reserve));

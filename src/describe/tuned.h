@@ -16,6 +16,8 @@ typedef struct dh_tuned {
     const dh_tune *tune;
 } dh_tuned;
 
+/* Whether the job as it stands has a row. */
+bool dh_tuned_has_given(const dh_tune *tune);
 dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tune *tune);
 /* NULL: out of memory */
 json_t *dh_tuned_json(const dh_tuned *tuned);

@@ -258,8 +258,7 @@ static double layer_share(const dh_program *p, uint32_t flat)
     return all > 0 ? layers / all : 0;
 }
 
-/* Gradients of a bucket as the system has them. */
-static double gradient_bytes(const dh_system *system, const dh_program *p, const dh_buffer *b)
+double dh_system_gradient_bytes(const dh_system *system, const dh_program *p, const dh_buffer *b)
 {
     const dh_group_kind group = dh_program_data_group(p, p->flats.at[b->owner].first_block);
     double bytes = (double)b->n_bytes;
@@ -276,7 +275,8 @@ static void add_states(const dh_system *system, const dh_program *p, dh_system_m
         const dh_buffer *b = &p->buffers.at[i];
         if (!dh_buffer_is_persistent(b->kind)) continue;
         const bool gradients = b->kind == DH_BUF_GRAD;
-        const double bytes = gradients ? gradient_bytes(system, p, b) : (double)b->n_bytes;
+        const double bytes =
+            gradients ? dh_system_gradient_bytes(system, p, b) : (double)b->n_bytes;
         states += bytes;
         if (b->kind != DH_BUF_STATE && b->kind != DH_BUF_KV)
             layers += bytes * layer_share(p, b->owner);

@@ -30,6 +30,10 @@ typedef struct dh_system_block {
 dh_system_block dh_system_block_of(const dh_system *system, const dh_system_job *job,
                                    const dh_graph *graph);
 
+/* Gradients of a bucket (DH_BUF_GRAD) as the system has them. */
+double dh_system_gradient_bytes(const dh_system *system, const dh_program *program,
+                                const dh_buffer *bucket);
+
 /* in        spans: one for each instruction of a training program; NULL: in the order of issue,
  *           of which peak_ns is then a place
  * errors    DH_ENOMEM

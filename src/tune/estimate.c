@@ -45,6 +45,7 @@ static dh_status describe(estimate *e)
     dh_recipe_share_out(&shared, r);
     r->fuse = dh_fuse_pieces(shared.fuse);
     r->post_validation = shared.post_validation;
+    if (tune_split_text(&e->row->config)) r->layer_split = tune_split_text(&e->row->config);
     if (at[DH_TUNE_CP_LINEAR] >= 0) r->linear_ring = at[DH_TUNE_CP_LINEAR] == DH_CP_LINEAR_LASP1;
     e->schedule = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     /* as dh_job_schedule has it */
@@ -62,7 +63,9 @@ static dh_status use_strategy(estimate *e)
     size_t n;
     dh_recipe *r = &e->spec.recipe;
     const dh_strategy *strategy = &dh_strategies(&n)[e->row->config.at[DH_TUNE_STRATEGY]];
-    DH_TRY(dh_recipe_use(e->ctx, e->t->job, strategy, r));
+    dh_job own = *e->t->job;
+    own.schedule = (char *)(uintptr_t)e->schedule->name; /* only read */
+    DH_TRY(dh_recipe_use(e->ctx, &own, strategy, r));
     DH_TRY(use_stand_in(e->ctx, &r->ordering));
     return tune_decide(e);
 }
@@ -408,7 +411,7 @@ static dh_tune_config without_order(const dh_tune_config *config)
 {
     static const dh_tune_dim dims[] = {DH_TUNE_SCHEDULE, DH_TUNE_STAGES, DH_TUNE_STRATEGY,
                                        DH_TUNE_ZERO,     DH_TUNE_BUCKET, DH_TUNE_FUSE,
-                                       DH_TUNE_POST};
+                                       DH_TUNE_POST,     DH_TUNE_SPLIT};
     dh_tune_config of = *config;
     for (size_t i = 0; i < DH_COUNTOF(dims); i++) of.at[dims[i]] = 0;
     return of;
@@ -423,8 +426,10 @@ static dh_status find_least(const estimate *e, double *ns)
         estimate plain = *e;
         const dh_strategy *sequential;
         const tune_blocks *blocks;
+        dh_job one = *e->t->job; /* has one strand, which these are not about */
+        one.overlap_local = one.overlap_cross = one.overlap_comm_comm = true;
         DH_TRY(dh_strategy_find(e->ctx, "sequential", &sequential));
-        DH_TRY(dh_recipe_use(e->ctx, e->t->job, sequential, &plain.spec.recipe));
+        DH_TRY(dh_recipe_use(e->ctx, &one, sequential, &plain.spec.recipe));
         DH_TRY(tune_find_blocks(&plain, plain.spec.recipe.recompute, &blocks));
         *known = (tune_least){of, tune_least_ns(blocks, &plain.spec.recipe)};
     }

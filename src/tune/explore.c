@@ -417,6 +417,64 @@ static dh_status estimate_placed(dh_ctx *ctx, exploration *x)
     return DH_OK;
 }
 
+/* ---- layers of the ends ----------------------------------------------------------------------- */
+
+/* TUNING: a gain of less is within what estimates are off by between splits. */
+#define SPLIT_GAIN 1e-3
+enum { SPLIT_ROWS = 5 }; /* TUNING: of the best; all of them would take as long as the search */
+
+/* Schedules that are placed by times take a search each, and are placed for even stages. */
+static bool has_ends(const dh_tune_config *config)
+{
+    size_t n;
+    return config->at[DH_TUNE_SPLIT] == 0 &&
+           !dh_schedule_rows(&n)[config->at[DH_TUNE_SCHEDULE]]->planned;
+}
+
+/* The fastest split of a configuration, by estimates; *better has it where there is one. */
+static dh_status find_split(dh_ctx *ctx, tuner *t, const dh_tune_row *even, dh_tune_row *better)
+{
+    const tune_limits none = {.step_ns = INFINITY};
+    *better = *even;
+    better->step_ns = even->step_ns * (1 - SPLIT_GAIN);
+    for (int64_t split = 1; split < TUNE_N_SPLITS; split++) {
+        dh_tune_row row = {.config = even->config, .why = ""};
+        tune_outcome outcome;
+        row.config.at[DH_TUNE_SPLIT] = split;
+        const dh_status st = tune_estimate(ctx, t, &none, &row, &outcome);
+        if (st == DH_EINVAL || st == DH_EUNSUPPORTED) { /* too few layers */
+            dh_ctx_reset(ctx);
+            continue;
+        }
+        DH_TRY(st);
+        if (outcome == TUNE_ESTIMATED && row.fits && row.step_ns < better->step_ns) *better = row;
+    }
+    return DH_OK;
+}
+
+/* Fewer layers at the ends, which also have the embedding and the head, with each of the best: with
+ * all configurations this would take many times as long. */
+static dh_status split_best(dh_ctx *ctx, exploration *x)
+{
+    tuner *t = x->workers[0].t;
+    tune_found *f = x->found;
+    const size_t n = DH_MIN(f->n_best, (size_t)SPLIT_ROWS);
+    dh_tune_row rows[SPLIT_ROWS];
+    memcpy(rows, f->best, n * sizeof *rows);
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < n; i++) {
+        dh_tune_row better;
+        size_t at = 0;
+        if (!has_ends(&rows[i].config)) continue;
+        if ((st = tune_enter(ctx, t, &rows[i].config)) == DH_OK)
+            st = find_split(ctx, t, &rows[i], &better);
+        if (st != DH_OK || better.config.at[DH_TUNE_SPLIT] == 0) continue;
+        while (memcmp(&f->best[at].config, &rows[i].config, sizeof rows[i].config) != 0) at++;
+        st = tune_found_instead(ctx, f, at, &better, INT64_MAX - (int64_t)(n - i));
+    }
+    return st;
+}
+
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 size_t tune_n_threads(const tuner *t)
@@ -451,6 +509,7 @@ static dh_status explore(dh_ctx *ctx, tuner *t, exploration *x)
     dh_status st = find_worth(ctx, t, x);
     if (st == DH_OK) st = run_all(ctx, x, estimate_units);
     if (st == DH_OK) st = estimate_placed(ctx, x);
+    if (st == DH_OK && t->searches_splits) st = split_best(ctx, x);
     if (st == DH_OK) dh_progress_clear(x->progress);
     tune_found_sort(x->found);
     return st;

@@ -35,6 +35,7 @@ static bool is_idle(const dh_tune_config *config, int dim)
     case DH_TUNE_SEQUENCE:
     case DH_TUNE_FUSE:
     case DH_TUNE_POST:
+    case DH_TUNE_SPLIT:
         return config->at[dim] < 0;
     default:
         return false;
@@ -137,6 +138,16 @@ dh_status tune_found_estimate(dh_ctx *ctx, tune_found *f, const dh_tune_row *row
         *(row->fits ? &v->row.n_fit : &v->row.n_too_large) += 1;
     }
     return DH_OK;
+}
+
+dh_status tune_found_instead(dh_ctx *ctx, tune_found *f, size_t i, const dh_tune_row *row,
+                             int64_t place)
+{
+    tune_hints hints = {{0}};
+    f->n_best--;
+    memmove(&f->best[i], &f->best[i + 1], (f->n_best - i) * sizeof *f->best);
+    memmove(&f->places[i], &f->places[i + 1], (f->n_best - i) * sizeof *f->places);
+    return tune_found_estimate(ctx, f, row, TUNE_ESTIMATED, place, &hints);
 }
 
 dh_status tune_found_behind(dh_ctx *ctx, tune_found *f, const dh_tune_row *row, int64_t place,

@@ -16,7 +16,7 @@ typedef struct planned_key {
 } planned_key;
 
 typedef struct timetable_key {
-    int64_t row, n_ranks, n_micro, n_chunks;
+    int64_t row, n_ranks, n_micro, n_chunks, split;
     planned_key planned;
 } timetable_key;
 
@@ -165,8 +165,9 @@ static dh_status make_timetable(void *user, dh_arena *arena, tune_timetable **ta
 
 static timetable_key key_of_timetable(const estimate *e, int64_t n_micro)
 {
-    return (timetable_key){e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp, n_micro,
-                           e->row->config.at[DH_TUNE_STAGES], plan_by(e)};
+    return (timetable_key){
+        e->row->config.at[DH_TUNE_SCHEDULE], e->spec.recipe.mesh.pp,           n_micro,
+        e->row->config.at[DH_TUNE_STAGES],   e->row->config.at[DH_TUNE_SPLIT], plan_by(e)};
 }
 
 static dh_status find_timetable(estimate *e, int64_t n_micro, const tune_timetable **table)
@@ -310,7 +311,9 @@ static dh_status kinds_alike(const estimate *e, unsigned *kinds)
 static dh_status build_outline(estimate *e, int64_t rank, tune_outline **outline)
 {
     dh_program_spec spec = e->spec;
+    tune_system system;
     unsigned kinds;
+    DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
     spec.recipe.whole_tokens = dh_recipe_has_whole_tokens(&e->spec.recipe);
@@ -320,7 +323,7 @@ static dh_status build_outline(estimate *e, int64_t rank, tune_outline **outline
     spec.recipe.strategy = NULL; /* else neither this nor the micro-batch makes a difference here */
     spec.recipe.micro_batch = 1;
     spec.rank = dh_mesh_rank(&e->spec.recipe.mesh, (dh_coord){.pp = rank});
-    return tune_outline_make(e->ctx, e->t->arena, &spec, kinds, outline);
+    return tune_outline_make(e->ctx, e->t->arena, &spec, &system.row, kinds, outline);
 }
 
 static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,

@@ -140,18 +140,38 @@ static void sum_transient(const dh_program *p, const dh_recipe *r, bool stays, t
     o->reduced = go ? shards : 0;
 }
 
-static void sum_persistent(const dh_program *p, const dh_recipe *r, tune_outline *o)
+/* A system that keeps shards, or half precision, has fewer bytes, and of shards one bucket whole
+ * (system_memory.c). */
+static void sum_gradients(const dh_program *p, const dh_system *system, tune_outline *o)
+{
+    double bytes = 0, whole = 0;
+    uint64_t ours = 0;
+    for (size_t i = 0; i < p->buffers.n; i++) {
+        const dh_buffer *b = &p->buffers.at[i];
+        if (b->kind != DH_BUF_GRAD) continue;
+        const double own = dh_system_gradient_bytes(system, p, b);
+        bytes += own;
+        ours += b->n_bytes;
+        if (own < (double)b->n_bytes) whole = DH_MAX(whole, (double)b->n_bytes);
+    }
+    if (dh_system_has(system, DH_TRAIT_SHARDED_GRADIENTS)) bytes += whole;
+    o->gradients = (uint64_t)bytes;
+    o->persistent -= ours - DH_MIN(ours, o->gradients);
+}
+
+static void sum_persistent(const dh_program *p, const dh_recipe *r, const dh_system *system,
+                           tune_outline *o)
 {
     for (size_t i = 0; i < p->buffers.n; i++) {
         const dh_buffer *b = &p->buffers.at[i];
         if (b->kind == DH_BUF_MASTER || b->kind == DH_BUF_COPY) o->parameters += b->n_bytes;
-        if (b->kind == DH_BUF_GRAD) o->gradients += b->n_bytes;
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
     o->kept = dh_program_kept_bytes(p);
     sum_transient(p, r, r->sharing.parameters && r->sharing.reshard == DH_GATHERED_WHOLE, o);
     o->parameters += o->gathered;
     o->persistent = p->persistent_bytes + o->gathered;
+    sum_gradients(p, system, o);
 }
 
 /* ---- parameters stored as shards ------------------------------------------------------------- */
@@ -384,7 +404,7 @@ static dh_status find_slow_down(dh_ctx *ctx, const dh_program_spec *spec, const 
 }
 
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                            unsigned kinds, tune_outline **outline)
+                            const dh_system *system, unsigned kinds, tune_outline **outline)
 {
     dh_program_spec own = *spec;
     dh_program *p;
@@ -404,7 +424,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
-        sum_persistent(p, &spec->recipe, o);
+        sum_persistent(p, &spec->recipe, system, o);
         *outline = o;
     }
     free(r.end_ns);

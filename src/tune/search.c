@@ -225,7 +225,8 @@ static const char *why_too_large(const search *s, const dh_tune_row *row)
 {
     dh_tune_memory memory = row->memory;
     if (row->simulated_ns > 0) {
-        memory.activations += row->simulated_bytes - memory.peak_bytes;
+        const uint64_t rest = memory.peak_bytes - DH_MIN(memory.activations, memory.peak_bytes);
+        memory.activations = row->simulated_bytes - DH_MIN(rest, row->simulated_bytes);
         memory.peak_bytes = row->simulated_bytes;
     }
     return tune_why_too_large(s->tune->arena, &memory, s->t.memory_bytes);
@@ -263,6 +264,16 @@ static const char *why_value(const search *s, const dh_tune_value_row *v)
     return best ? tune_why_slower(s->tune->arena, &v->best, best, node_devices(s)) : "";
 }
 
+static const char *why_given(const search *s)
+{
+    const dh_tune *t = s->tune;
+    if (!t->given.fits) return why_too_large(s, &t->given);
+    if (t->n_rows == 0) return "";
+    return is_same(&t->given.config, &t->rows[0].config)
+               ? "is the best"
+               : tune_why_slower(t->arena, &t->given, &t->rows[0], node_devices(s));
+}
+
 static dh_status finish(search *s)
 {
     dh_tune *t = s->tune;
@@ -282,14 +293,40 @@ static dh_status finish(search *s)
     qsort(t->values, t->n_values, sizeof *t->values, by_value);
     for (size_t i = 0; i < t->n_rows; i++)
         if (!(t->rows[i].why = why_row(s, &t->rows[i], &t->rows[0]))) return no_memory(s->ctx);
+    if (t->given.config.at[DH_TUNE_DP] > 0 && !(t->given.why = why_given(s)))
+        return no_memory(s->ctx);
+    if (t->n_rows > 0)
+        DH_TRY(tune_beyond(s->ctx, t->arena, &s->t, &t->rows[0].config, &t->beyond, &t->measured,
+                           &t->n_beyond));
     for (size_t i = 0; i < t->n_values; i++)
         if (!(t->values[i].why = why_value(s, &t->values[i]))) return no_memory(s->ctx);
     return DH_OK;
 }
 
+/* Nothing was refused: what is kept fits no schedule or strategy of the search. */
+static dh_status fail_unvisited(const search *s)
+{
+    dh_str kept = DH_STR_INIT;
+    char value[64];
+    for (int d = 0; d < DH_N_TUNE_DIM; d++)
+        if (s->options->fixed >> d & 1 && s->t.own.at[d] >= 0)
+            dh_str_printf(&kept, "%s%s=%s", kept.len ? ", " : "",
+                          dh_tune_dim_setting((dh_tune_dim)d),
+                          dh_tune_value((dh_tune_dim)d, s->t.own.at[d], value, sizeof value));
+    const dh_status st =
+        dh_fail(s->ctx, DH_EINVAL,
+                "no configuration of %lld devices is possible: with what is kept (%s) no schedule "
+                "is left; virtual stages have to divide the layers of a stage, the degrees the "
+                "devices, and a strategy of two strands needs a schedule of pairs",
+                (long long)s->options->devices, kept.text ? kept.text : "nothing");
+    dh_str_fini(&kept);
+    return st;
+}
+
 static dh_status check_any(const search *s)
 {
     if (s->found.n_fit + s->found.n_too_large > 0) return DH_OK;
+    if (!s->found.first_refusal) return fail_unvisited(s);
     return dh_fail(s->ctx, DH_EINVAL, "no configuration of %lld devices is possible%s%s",
                    (long long)s->options->devices, s->found.first_refusal ? "; the first: " : "",
                    s->found.first_refusal ? s->found.first_refusal : "");
@@ -311,20 +348,33 @@ static int64_t whole_mb(const dh_job *job)
     return (double)mb == job->bucket_mb ? mb : -1;
 }
 
+static int64_t schedule_at(const char *name)
+{
+    size_t n;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i]->name, name) == 0) return (int64_t)i;
+    return -1;
+}
+
+/* The job's values, as far as they are rows. */
+static dh_tune_config config_of(const dh_job *job)
+{
+    size_t n;
+    const dh_strategy *strategies = dh_strategies(&n);
+    dh_tune_config own = {{job->tp, job->cp, job->pp, job->ep, job->dp, job->micro_batch,
+                           (int64_t)job->recompute, schedule_at(job->schedule), job->vpp, -1,
+                           job->zero, whole_mb(job), (int64_t)job->cp_linear, -1, -1, -1, -1}};
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(strategies[i].name, job->strategy) == 0) own.at[DH_TUNE_STRATEGY] = (int64_t)i;
+    return own;
+}
+
 /* The job's own rows, for what is fixed. */
 static dh_status find_own(dh_ctx *ctx, const dh_job *job, unsigned fixed, dh_tune_config *own)
 {
-    size_t n_strategies, n_schedules;
-    const dh_strategy *strategies = dh_strategies(&n_strategies);
-    const dh_schedule_row *const *schedules = dh_schedule_rows(&n_schedules);
     const bool csv = fixed >> DH_TUNE_SCHEDULE & 1;
-    *own = (dh_tune_config){{job->tp, job->cp, job->pp, job->ep, job->dp, job->micro_batch,
-                             (int64_t)job->recompute, -1, job->vpp, -1, job->zero, whole_mb(job),
-                             (int64_t)job->cp_linear, -1, -1, -1}};
-    for (size_t i = 0; i < n_strategies; i++)
-        if (strcmp(strategies[i].name, job->strategy) == 0) own->at[DH_TUNE_STRATEGY] = (int64_t)i;
-    for (size_t i = 0; i < n_schedules; i++)
-        if (strcmp(schedules[i]->name, job->schedule) == 0) own->at[DH_TUNE_SCHEDULE] = (int64_t)i;
+    *own = config_of(job);
     if (csv && own->at[DH_TUNE_SCHEDULE] < 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "parallel.schedule=%s: a schedule from a file is for one number of stages "
@@ -372,6 +422,7 @@ static dh_status prepare(search *s, dh_job *job)
     s->t.splits = dh_job_splits(job);
     s->t.own_split =
         s->t.splits || strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
+    s->t.searches_splits = !s->t.splits && !*s->t.own_split;
     s->tune->memory_bytes = s->t.memory_bytes = dh_tune_device_bytes(o);
     DH_TRY(tune_found_init(ctx, &s->found, s->tune->arena,
                            DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1)));
@@ -383,6 +434,109 @@ static dh_status prepare(search *s, dh_job *job)
     DH_TRY(tune_tuner_init(ctx, &s->t, job));
     return tune_select(ctx, &s->t);
 }
+
+/* ---- the job as it stands --------------------------------------------------------------------- */
+
+/* What the search has a setting for is a value, as it would visit it. */
+static void say_searched(const search *s, const dh_job *job, dh_tune_config *c)
+{
+    const tuner *t = &s->t;
+    const dh_model *m = &job->model;
+    const bool travels = m->attention == DH_ATTENTION_LINEAR && job->cp > 1;
+    if (!travels) c->at[DH_TUNE_CP_LINEAR] = -1;
+    if (t->sequences.at[0] >= 0 && job->tp > 1) c->at[DH_TUNE_SEQUENCE] = job->sequence_parallel;
+    if (t->fusions.at[0] >= 0) c->at[DH_TUNE_FUSE] = dh_fuse_pieces(job->fuse);
+    if (t->posts.at[0] >= 0) c->at[DH_TUNE_POST] = job->post_validation;
+}
+
+/* The row that its programs have: of two strands, the schedule that the strategy brings. */
+static dh_tune_config given_config(const search *s, const dh_job *job)
+{
+    size_t n;
+    dh_tune_config c = config_of(job);
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    const dh_strategy *strategies = dh_strategies(&n);
+    say_searched(s, job, &c);
+    if (c.at[DH_TUNE_STRATEGY] < 0 || c.at[DH_TUNE_SCHEDULE] < 0) return c;
+    const char *brings = strategies[c.at[DH_TUNE_STRATEGY]].schedule;
+    if (brings && !rows[c.at[DH_TUNE_SCHEDULE]]->pairs)
+        c.at[DH_TUNE_SCHEDULE] = schedule_at(brings);
+    const bool folded = rows[c.at[DH_TUNE_SCHEDULE]]->n_chunks == 2;
+    if (s->t.searches_splits && job->pp > 1)
+        c.at[DH_TUNE_SPLIT] = tune_split_of(
+            job->model.n_layers, folded ? 2 * job->pp : job->pp * job->vpp, job->layer_split);
+    return c;
+}
+
+/* NULL, or why the job as it stands is no configuration. */
+static const char *no_row(const dh_job *job, const dh_tune_config *c)
+{
+    if (c->at[DH_TUNE_STRATEGY] < 0)
+        return "its strategy is no row of `dhelix list strategies`; `dhelix simulate` has its step";
+    if (c->at[DH_TUNE_SCHEDULE] < 0)
+        return "its schedule is from a file; `dhelix simulate` has its step";
+    if (dh_job_splits(job))
+        return "its parallel.layer_split is auto; `dhelix simulate` has its step";
+    return NULL;
+}
+
+static dh_status refuse_given(search *s, const char *why)
+{
+    s->tune->given_refused = dh_arena_strdup(s->tune->arena, why);
+    return s->tune->given_refused ? DH_OK : no_memory(s->ctx);
+}
+
+/* Its row, as those of the search: estimated, and simulated where they are. Errors are in `own`. */
+static dh_status evaluate(search *s, dh_ctx *own, dh_tune_row *row)
+{
+    const tune_limits none = {.step_ns = INFINITY};
+    const dh_tune_row *known = find_simulated(s, &row->config);
+    tune_outcome outcome;
+    if (known) *row = *known;
+    if (known) return DH_OK;
+    DH_TRY(tune_enter(own, &s->t, &row->config));
+    DH_TRY(tune_estimate(own, &s->t, &none, row, &outcome));
+    if (s->options->n_simulated == 0) return DH_OK;
+    tune_simulation sim = {*row, dh_ctx_like(s->ctx)};
+    dh_progress_start(&s->progress, 0, 1, 1, s->options->quiet);
+    tune_simulate(&s->t, &sim, 1, &s->progress, 0, "the job as given, simulated");
+    dh_progress_clear(&s->progress);
+    *row = sim.row;
+    return sim.ctx.status == DH_OK ? DH_OK : dh_fail(own, sim.ctx.status, "%s", sim.ctx.message);
+}
+
+/* It may be the best of what was asked for. */
+static void offer_given(search *s, const dh_tune_row *row)
+{
+    const int64_t *at = row->config.at;
+    const bool asked = s->t.strategy_wanted[at[DH_TUNE_STRATEGY]] &&
+                       s->t.schedule_wanted[at[DH_TUNE_SCHEDULE]] && at[DH_TUNE_BUCKET] >= 0 &&
+                       (at[DH_TUNE_SPLIT] >= 0 || at[DH_TUNE_PP] == 1);
+    if (asked && row->fits && row->simulated_ns > 0) put_first(s, row);
+}
+
+static dh_status add_given(search *s)
+{
+    const dh_job *job = s->options->given;
+    dh_tune_row row = {.why = ""};
+    if (s->options->given_refused) return refuse_given(s, s->options->given_refused);
+    if (!job) return DH_OK;
+    row.config = given_config(s, job);
+    const char *why = no_row(job, &row.config);
+    if (why) return refuse_given(s, why);
+    dh_ctx own = dh_ctx_like(s->ctx);
+    char *split = s->t.own_split;
+    if (row.config.at[DH_TUNE_SPLIT] < 0 && s->t.searches_splits) s->t.own_split = job->layer_split;
+    const dh_status st = evaluate(s, &own, &row);
+    s->t.own_split = split;
+    if (st == DH_EINVAL || st == DH_EUNSUPPORTED) return refuse_given(s, own.message);
+    if (st != DH_OK) return dh_fail(s->ctx, st, "%s", own.message);
+    s->tune->given = row;
+    offer_given(s, &row);
+    return DH_OK;
+}
+
+/* ---- all -------------------------------------------------------------------------------------- */
 
 /* This machine's costs are a mesh's: those of the best, or of one that would need least. */
 static dh_status find_own_costs(search *s)
@@ -405,6 +559,7 @@ static dh_status run(search *s)
     if (!s->tune->costs) return no_memory(s->ctx);
     DH_TRY(simulate_best(s));
     DH_TRY(simulate_values(s));
+    DH_TRY(add_given(s));
     take_fastest(s);
     return finish(s);
 }

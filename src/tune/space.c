@@ -20,7 +20,7 @@ static dh_status no_memory(dh_ctx *ctx)
 
 /* ---- names -------------------------------------------------------------------------------- */
 
-static bool is_listed(const char *list, const char *name)
+bool tune_is_listed(const char *list, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -68,7 +68,7 @@ static bool is_wanted(const tuner *t, dh_tune_dim dim, const char *list, const c
                       int64_t row)
 {
     if (is_fixed(t, dim)) return t->own.at[dim] == row;
-    return !list || is_listed(list, name);
+    return !list || tune_is_listed(list, name);
 }
 
 /* A strategy that can only be simulated is searched if it is named. */
@@ -122,7 +122,7 @@ static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const 
     for (const char *at = list; *at; at++) n_wanted += *at == ',';
     for (const named_value *v = all; v->name; v++) {
         dh_str_printf(&names, "%s%s", v == all ? "" : ", ", v->name);
-        if (!every && !is_listed(list, v->name)) continue;
+        if (!every && !tune_is_listed(list, v->name)) continue;
         n_listed++;
         if (!dh_vec_push(values, v->value)) return no_memory(ctx);
     }
@@ -224,7 +224,8 @@ static dh_status set_job(walk *w)
     job->micro_batch = at[DH_TUNE_MICRO_BATCH];
     job->ranks = w->t->options->devices;
     job->nodes = job->ranks_per_node = 0;
-    job->layer_split = w->t->own_split;
+    const char *split = tune_split_text(&w->config);
+    job->layer_split = split ? (char *)(uintptr_t)split : w->t->own_split; /* only read */
     job->sequence_parallel =
         at[DH_TUNE_SEQUENCE] < 0 ? w->t->own_sequence : at[DH_TUNE_SEQUENCE] > 0;
     if (w->t->fusions.at[0] >= 0) job->fuse = DH_FUSE_OFF;
@@ -355,18 +356,53 @@ static dh_status visit_one(walk *w)
     return DH_OK;
 }
 
-/* Divisors above 1 of a stage's layers; where stages are uneven anyway, all numbers that leave none
- * of their parts empty. */
+/* Virtual stages of all ranks that are one or two more than there are layers: a layer each, except
+ * the first with its embedding, or the last with its head, or both. */
+static bool leaves_ends_empty(const walk *w, int64_t n_chunks, int64_t split)
+{
+    const int64_t more = split / TUNE_SPLIT_FIRST + split % TUNE_SPLIT_FIRST;
+    return w->t->searches_splits && w->config.at[DH_TUNE_PP] > 1 && split / TUNE_SPLIT_FIRST <= 1 &&
+           split % TUNE_SPLIT_FIRST <= 1 && n_chunks > 2 &&
+           n_chunks - w->t->job->model.n_layers == more;
+}
+
+static dh_status visit_checked(walk *w)
+{
+    bool possible;
+    DH_TRY(check(w, &possible));
+    return possible ? visit_one(w) : DH_OK;
+}
+
+/* A split whose ends are empty, of a schedule with so many virtual stages. Others are tried with
+ * the best configurations (explore.c). */
+static dh_status each_empty(walk *w, int64_t n_chunks)
+{
+    for (int64_t split = 1; split < TUNE_N_SPLITS; split++) {
+        if (!leaves_ends_empty(w, n_chunks, split)) continue;
+        w->config.at[DH_TUNE_SPLIT] = split;
+        DH_TRY(visit_checked(w));
+    }
+    w->config.at[DH_TUNE_SPLIT] = w->t->searches_splits && w->config.at[DH_TUNE_PP] > 1 ? 0 : -1;
+    return DH_OK;
+}
+
+/* Whether a rank can have so many virtual stages: divisors of its layers; where stages are uneven
+ * anyway, all that leave none empty. Of a given split its own entries decide. */
+static bool divides(const walk *w, int64_t n)
+{
+    const int64_t n_layers = w->t->job->model.n_layers, pp = w->config.at[DH_TUNE_PP];
+    if (*w->t->own_split) return true;
+    return n <= n_layers / pp && (n_layers % pp != 0 || n_layers / pp % n == 0);
+}
+
 static dh_status each_stages(walk *w)
 {
     const int64_t n_layers = w->t->job->model.n_layers, pp = w->config.at[DH_TUNE_PP];
-    const bool even = n_layers % pp == 0;
-    for (int64_t n = 2; n <= n_layers / pp; n++) {
-        bool possible;
-        if ((even && n_layers / pp % n) || !is_allowed(w, DH_TUNE_STAGES, n)) continue;
+    for (int64_t n = 2; n * pp <= n_layers + 2; n++) {
+        if (!is_allowed(w, DH_TUNE_STAGES, n)) continue;
         w->config.at[DH_TUNE_STAGES] = n;
-        DH_TRY(check(w, &possible));
-        if (possible) DH_TRY(visit_one(w));
+        if (divides(w, n)) DH_TRY(visit_checked(w));
+        DH_TRY(each_empty(w, n * pp));
     }
     w->config.at[DH_TUNE_STAGES] = w->t->job->vpp = 1;
     return DH_OK;
@@ -375,6 +411,15 @@ static dh_status each_stages(walk *w)
 static bool is_folded(const dh_schedule_row *row)
 {
     return row->n_chunks == 2;
+}
+
+/* One or two virtual stages a rank. A job whose layers do not suffice for an even split was refused
+ * before (list_mesh). */
+static dh_status each_end(walk *w, bool folded)
+{
+    const int64_t n_chunks = w->config.at[DH_TUNE_PP] * (folded ? 2 : 1);
+    DH_TRY(visit_one(w));
+    return folded ? each_empty(w, n_chunks) : DH_OK;
 }
 
 /* One stage has one order, whatever the schedule (dh_job_schedule), so one wanted row
@@ -415,7 +460,7 @@ static dh_status each_schedule(walk *w, const dh_strategy *strategy)
         if (rows[i]->n_chunks == 0 && (w->config.at[DH_TUNE_PP] > 1 || rows[i]->breadth_first))
             DH_TRY(each_stages(w));
         else if (is_allowed(w, DH_TUNE_STAGES, 1))
-            DH_TRY(visit_one(w));
+            DH_TRY(each_end(w, is_folded(rows[i])));
     }
     return DH_OK;
 }
@@ -544,6 +589,7 @@ static dh_status list_mesh(listing *l)
         if ((st = set_job(w)) == DH_ENOMEM) return st;
     }
     w->config.at[DH_TUNE_STAGES] = w->config.at[DH_TUNE_SEQUENCE] = -1;
+    if (w->t->searches_splits && w->config.at[DH_TUNE_PP] > 1) w->config.at[DH_TUNE_SPLIT] = 0;
     dh_ctx_reset(w->ctx);
     if (st != DH_OK) return add_unit(l, 0);
     for (int64_t n = 1; n <= share; n++)

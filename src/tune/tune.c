@@ -36,6 +36,17 @@ static const char *const truth_names[] = {"false", "true"};
 static const char *const cp_linear_names[] = {
     [DH_CP_LINEAR_LASP2] = "lasp2", [DH_CP_LINEAR_LASP1] = "lasp1"};
 
+/* By value of DH_TUNE_SPLIT. */
+static const char *const splits[TUNE_N_SPLITS] = {
+    "*",    "*,-1",    "*,-2",    "*,-3",    "-1,*", "-1,*,-1", "-1,*,-2", "-1,*,-3",
+    "-2,*", "-2,*,-1", "-2,*,-2", "-2,*,-3", "-3,*", "-3,*,-1", "-3,*,-2", "-3,*,-3"};
+
+const char *tune_split_text(const dh_tune_config *config)
+{
+    const int64_t split = config->at[DH_TUNE_SPLIT];
+    return split > 0 ? splits[split] : NULL;
+}
+
 const char *dh_tune_dim_name(dh_tune_dim dim)
 {
     return dims[dim].name;
@@ -76,6 +87,8 @@ const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap)
         snprintf(buf, cap, "%s", value < 0 ? "-" : cp_linear_names[value]);
     else if (dim > DH_TUNE_CP_LINEAR && value < 0)
         snprintf(buf, cap, "the job's");
+    else if (dim == DH_TUNE_SPLIT)
+        snprintf(buf, cap, "%s", value == 0 ? "even" : splits[value]);
     else if (dim == DH_TUNE_SEQUENCE || dim == DH_TUNE_POST)
         snprintf(buf, cap, "%s", truth_names[value]);
     else if (dim == DH_TUNE_FUSE && value == 0)
@@ -108,6 +121,24 @@ dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_j
     if (st == DH_OK && !(job->layer_split = dh_arena_strdup(arena, text.text))) st = DH_ENOMEM;
     dh_str_fini(&text);
     return st == DH_ENOMEM ? dh_fail(ctx, st, "out of memory splitting layers") : st;
+}
+
+/* The number whose split of so many layers is the text's; -1: none. */
+int64_t tune_split_of(int64_t n_layers, int64_t n_chunks, const char *text)
+{
+    enum { MOST = 4096 };
+    int64_t wanted[MOST], counts[MOST];
+    dh_ctx quiet = DH_CTX_INIT;
+    if (n_chunks > MOST ||
+        dh_layer_split(&quiet, n_layers, (int32_t)n_chunks, text, wanted) != DH_OK)
+        return -1;
+    for (int64_t i = 0; i < TUNE_N_SPLITS; i++) {
+        dh_ctx_reset(&quiet);
+        if (dh_layer_split(&quiet, n_layers, (int32_t)n_chunks, splits[i], counts) == DH_OK &&
+            memcmp(wanted, counts, (size_t)n_chunks * sizeof *counts) == 0)
+            return i;
+    }
+    return -1;
 }
 
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system)
@@ -154,6 +185,12 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     tune_share_out(config, job);
     if (at[DH_TUNE_CP_LINEAR] >= 0) job->cp_linear = (dh_cp_linear)at[DH_TUNE_CP_LINEAR];
     if (at[DH_TUNE_SEQUENCE] >= 0) job->sequence_parallel = at[DH_TUNE_SEQUENCE] > 0;
+    if (at[DH_TUNE_SPLIT] >= 0) {
+        const char *split = tune_split_text(config);
+        job->layer_split = dh_arena_strdup(job->arena, split ? split : "");
+        if (!job->layer_split)
+            return dh_fail(ctx, DH_ENOMEM, "out of memory applying a configuration");
+    }
     job->nodes = job->ranks_per_node = 0;
     job->schedule = dh_arena_strdup(job->arena, dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]]->name);
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);

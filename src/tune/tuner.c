@@ -61,6 +61,7 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
                  .own = t->own,
                  .own_split = t->own_split,
                  .splits = t->splits,
+                 .searches_splits = t->searches_splits,
                  .strategy_wanted = t->strategy_wanted,
                  .schedule_wanted = t->schedule_wanted,
                  .zeros = t->zeros,

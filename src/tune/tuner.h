@@ -11,6 +11,9 @@
 
 enum { DH_N_TUNE_RECOMPUTE = DH_RECOMPUTE_ATTENTION + 1 };
 
+/* Values of DH_TUNE_SPLIT: up to three layers fewer at either end. */
+enum { TUNE_SPLIT_FIRST = 4, TUNE_N_SPLITS = TUNE_SPLIT_FIRST * TUNE_SPLIT_FIRST };
+
 /* ---- memo.c: times of collectives, asked for once ---------------------------------------- */
 
 /* One thread at a time. Free `times` with dh_table_fini. */
@@ -244,10 +247,11 @@ typedef struct tune_outline {
 } tune_outline;
 
 /* The outline of the rank that spec names.
- * in        kinds: bits 1 << dh_recompute_kind of the speeds that are wanted
+ * in        kinds: bits 1 << dh_recompute_kind of the speeds that are wanted. system: whose
+ *           gradients count
  * out       the caller sets backward_speed and reduction_speed to those of its own kind */
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
-                            unsigned kinds, tune_outline **outline);
+                            const dh_system *system, unsigned kinds, tune_outline **outline);
 
 /* ---- slots.c: time and memory of a class of slots ------------------------------------------- */
 
@@ -314,6 +318,7 @@ typedef struct tuner {
     dh_tune_config own;           /* the job's values, for fixed dimensions */
     char *own_split;              /* empty: even, or with splits the shortest when simulated */
     bool splits;                  /* the job's is "auto" */
+    bool searches_splits;         /* the job leaves it open */
     bool *strategy_wanted, *schedule_wanted; /* by row; borrowed, as are the next two */
     /* Values to try, in turn; of the last three -1 alone: as the job has it. */
     tune_numbers zeros, buckets, sequences, fusions, posts;
@@ -422,6 +427,10 @@ dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_confi
                              const char *reason, int64_t place);
 /* Values by the first configuration that had them. */
 void tune_found_sort(tune_found *found);
+/* One of the best, with another value that makes it faster, in place of it; it stays the best with
+ * its own values. errors: DH_ENOMEM */
+dh_status tune_found_instead(dh_ctx *ctx, tune_found *found, size_t i, const dh_tune_row *row,
+                             int64_t place);
 
 /* ---- explore.c: all configurations, by threads ------------------------------------------------
  */
@@ -477,9 +486,30 @@ dh_status tune_select(dh_ctx *ctx, tuner *t);
 
 /* tune.c: gives the job a configuration's degree of ZeRO, size of buckets, and way to step. */
 void tune_share_out(const dh_tune_config *config, dh_job *job);
+/* parallel.layer_split of a configuration; NULL: even, or the job's. */
+const char *tune_split_text(const dh_tune_config *config);
+/* The value of DH_TUNE_SPLIT that a text comes to; -1: none. */
+int64_t tune_split_of(int64_t n_layers, int64_t n_chunks, const char *text);
 /* An even parallel.layer_split of that many chunks, in the arena, where the job has none
  * and its layers do not divide. */
 dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_job *job);
+
+/* ---- territory.c: what predictions were held against ------------------------------------------ */
+
+/* Published steps on a device; lists are names with commas, tables' with spaces. */
+typedef struct tune_measured {
+    const char *device, *clusters, *tables, *schedules, *strategies;
+    bool experts, cp_nodes; /* context parallelism over nodes */
+    int64_t most_devices, least_tokens;
+} tune_measured;
+const tune_measured *tune_measured_rows(size_t *n);
+/* In what a configuration is unlike all that was measured on its device, and the tables of that.
+ * out       texts in the arena; tables: "" there are none
+ * errors    DH_ENOMEM */
+dh_status tune_beyond(dh_ctx *ctx, dh_arena *arena, const tuner *t, const dh_tune_config *config,
+                      const char ***texts, const char **tables, size_t *n);
+/* space.c: whether a list with commas has the name. */
+bool tune_is_listed(const char *list, const char *name);
 
 /* ---- why.c: reasons ------------------------------------------------------------------------- */
 

@@ -235,7 +235,9 @@ says 'bubble'
 fails 1 '3 times; the schedule has 4 virtual stages' "$dhelix" simulate "$tmp/stages.yaml" \
     --set stages.forward_ms=1,2,1
 fails 1 'orders operators' "$dhelix" simulate "$tmp/stages.yaml" --set strategy=dhelix
-fails 2 'times instead of a model' "$dhelix" simulate "$tmp/stages.yaml" --cluster h100
+fails 2 'times instead of a model' "$dhelix" simulate "$tmp/stages.yaml" --every-rank
+ok "$dhelix" simulate "$tmp/stages.yaml" --cluster h100 --quiet --json
+same "$(json step_ms)" 33.0 'no cluster changes times that are given'
 for command in train check plan; do
     fails 1 'only `dhelix simulate`' "$dhelix" "$command" "$tmp/stages.yaml"
 done

@@ -17,6 +17,18 @@ says 'the best with each value'
 says 'tp spans nodes'
 check 'configurations a second are said' grep -q 'configurations in .* a second' "$tmp/err"
 
+# Nothing possible has a reason, also where nothing was refused.
+fails 1 'with what is kept (parallel.pp=4, parallel.virtual_stages=3) no schedule' "$dhelix" tune \
+    "$tmp/job.yaml" --cluster h100 --devices 16 --set parallel.pp=4 --set parallel.virtual_stages=3 $one
+fails 1 'entries for 1 virtual stages' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 \
+    --set parallel.pp=1 --set 'parallel.layer_split=0,*,0' $one
+
+# The job as given is the first row: with its reason, or why it is not possible on these devices.
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 1 --top 2 --set parallel.tp=2
+says 'as given'
+ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --top 2
+says 'the job as given is not possible here'
+
 # Layers that do not divide are split as each schedule can, folded ones too, and what is written
 # says how.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --set model.n_layers=27 \

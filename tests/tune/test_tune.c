@@ -5,6 +5,10 @@
 #include "dh_test.h"
 
 #include "dhelix/tune.h"
+#include "plan/schedule.h"
+#include "strategy/strategy.h"
+#include "tune/tuner.h"
+#include "validate/validate.h"
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
 
@@ -494,6 +498,196 @@ static void test_layers_that_do_not_divide_are_split(void **state)
     close_setup(&s);
 }
 
+/* 14 layers over 4 ranks with 4 virtual stages each: 16 chunks, of which the first and the last are
+ * empty. Nothing but that split gives a chunk to each. */
+static void test_empty_ends_are_searched(void **state)
+{
+    (void)state;
+    setup s = open_setup("model: {preset: llama3-8b, n_layers: 14}\n"
+                         "train: {batch: 16, micro_batch: 1, seq_len: 2048, dtype: bf16}\n");
+    dh_tune_options o = options_of(&s, 4);
+    o.fixed = 1u << DH_TUNE_PP | 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE |
+              1u << DH_TUNE_STAGES;
+    o.strategies = "sequential";
+    o.schedules = "interleaved-1f1b";
+    s.job->pp = 4;
+    s.job->vpp = 4;
+    dh_tune *t = search(&s, &o);
+    assert_int_equal(t->n_rows, 1);
+    assert_true(compare(t).worst < .05);
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_tune_apply(&ctx, &t->rows[0].config, s.job));
+    assert_string_equal(s.job->layer_split, "-1,*,-1");
+    const dh_tune_value_row *v = value_of(t, DH_TUNE_SPLIT, t->rows[0].config.at[DH_TUNE_SPLIT]);
+    assert_non_null(v);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* A large vocabulary on a folded placement: one rank has embedding and head, so fewer layers at the
+ * ends are faster, by simulations of both. */
+static void test_ends_with_fewer_layers_win(void **state)
+{
+    (void)state;
+    setup s = open_setup("model: {preset: llama3-8b, n_layers: 32}\n"
+                         "train: {batch: 32, micro_batch: 1, seq_len: 2048, dtype: bf16}\n");
+    dh_tune_options o = options_of(&s, 4);
+    o.fixed = 1u << DH_TUNE_PP | 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE;
+    o.strategies = "sequential";
+    o.schedules = "zb-v";
+    s.job->pp = 4;
+    dh_tune *t = search(&s, &o);
+    assert_true(t->n_rows > 0 && t->rows[0].config.at[DH_TUNE_SPLIT] > 0);
+    const dh_tune_value_row *even = value_of(t, DH_TUNE_SPLIT, 0);
+    assert_non_null(even);
+    assert_true(even->best.simulated_ns > t->rows[0].simulated_ns);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* A system that keeps shards of gradients fits where ours does not, by estimates too. */
+static void test_memory_is_that_of_the_system(void **state)
+{
+    (void)state;
+    uint64_t bytes[2];
+    static const char *const systems[] = {"dhelix", "dhelix+sharded-gradients"};
+    for (int i = 0; i < 2; i++) {
+        setup s = open_setup(dense);
+        dh_tune_options o = options_of(&s, 8);
+        o.fixed = 1u << DH_TUNE_TP | 1u << DH_TUNE_PP | 1u << DH_TUNE_MICRO_BATCH |
+                  1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP;
+        o.strategies = "sequential";
+        o.schedules = "1f1b";
+        s.job->system = (char *)(uintptr_t)systems[i];
+        dh_tune *t = search(&s, &o);
+        assert_int_equal(t->n_rows, 1);
+        const errors e = compare(t);
+        assert_true(e.least > .95 && e.most < 1.05);
+        bytes[i] = t->rows[0].memory.peak_bytes;
+        dh_tune_destroy(t);
+        s.job->system = NULL;
+        close_setup(&s);
+    }
+    print_message("ours %.1f GB, with shards of gradients %.1f\n", (double)bytes[0] * 1e-9,
+                  (double)bytes[1] * 1e-9);
+    assert_true((double)bytes[1] < .9 * (double)bytes[0]);
+}
+
+/* The job as it stands has a row, with its reason where it does not fit. */
+static void test_the_job_as_given(void **state)
+{
+    (void)state;
+    setup s = open_setup(dense), given = open_setup(dense);
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tune_options o = options_of(&s, 8);
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE;
+    o.strategies = "sequential";
+    o.schedules = "1f1b";
+    o.n_simulated = 1;
+    o.given = given.job;
+    given.job->ranks = 8;
+    given.job->tp = 4;
+    given.job->dp = 2;
+    given.job->nodes = given.job->ranks_per_node = 0;
+    assert_ok(&ctx, dh_job_check(&ctx, given.job));
+    dh_tune *t = search(&s, &o);
+    assert_null(t->given_refused);
+    assert_int_equal(t->given.config.at[DH_TUNE_TP], 4);
+    assert_true(t->given.fits && t->given.simulated_ns >= t->rows[0].simulated_ns);
+    assert_true(*t->given.why);
+    dh_tune_destroy(t);
+    o.memory_bytes = 1e9;
+    t = search(&s, &o);
+    assert_int_equal(t->n_rows, 0);
+    assert_false(t->given.fits);
+    assert_non_null(strstr(t->given.why, "does not fit: stage 0 needs"));
+    dh_tune_destroy(t);
+    close_setup(&given);
+    close_setup(&s);
+}
+
+/* What a best configuration has in common with no measured step is said; rows of the table name
+ * what there is. */
+static void test_what_was_not_measured(void **state)
+{
+    (void)state;
+    size_t n, n_beyond;
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = open_setup(dense);
+    dh_tune_options o = options_of(&s, 16);
+    const char **texts, *tables;
+    const tuner t = {.options = &o, .job = s.job};
+    const dh_strategy *strategies = dh_strategies(&n);
+    dh_arena *arena = dh_arena_create();
+    dh_tune_config c = {{8, 1, 2, 1, 1, 1, 0, 0, 1, 0, 0, 0, -1, -1, -1, -1, 0}};
+    const dh_schedule_row *const *schedules = dh_schedule_rows(&n);
+    while (strcmp(schedules[c.at[DH_TUNE_SCHEDULE]]->name, "1f1b") != 0) c.at[DH_TUNE_SCHEDULE]++;
+    assert_ok(&ctx, tune_beyond(&ctx, arena, &t, &c, &texts, &tables, &n_beyond));
+    assert_int_equal(n_beyond, 0);
+    assert_non_null(strstr(tables, "megascale"));
+    while (strcmp(strategies[c.at[DH_TUNE_STRATEGY]].name, "stp") != 0) c.at[DH_TUNE_STRATEGY]++;
+    while (strcmp(schedules[c.at[DH_TUNE_SCHEDULE]]->name, "stp") != 0) c.at[DH_TUNE_SCHEDULE]++;
+    c.at[DH_TUNE_CP] = 2;
+    assert_ok(&ctx, tune_beyond(&ctx, arena, &t, &c, &texts, &tables, &n_beyond));
+    assert_int_equal(n_beyond, 4);
+    assert_non_null(strstr(texts[0], "strategy stp"));
+    assert_non_null(strstr(texts[1], "schedule stp"));
+    assert_non_null(strstr(texts[2], "context parallelism over nodes"));
+    assert_non_null(strstr(texts[3], "micro-batches of 1024 tokens"));
+    dh_arena_destroy(arena);
+    close_setup(&s);
+}
+
+/* Whether every name of a list exists. */
+static void assert_names(const char *list, const char *between,
+                         dh_status (*find)(dh_ctx *ctx, const char *name))
+{
+    char text[256], *rest = text;
+    dh_ctx ctx = DH_CTX_INIT;
+    snprintf(text, sizeof text, "%s", list);
+    for (char *name = strtok_r(text, between, &rest); name; name = strtok_r(NULL, between, &rest))
+        assert_ok(&ctx, find(&ctx, name));
+}
+
+static dh_status find_table(dh_ctx *ctx, const char *name)
+{
+    const dh_validation_table *table;
+    return dh_validation_find(ctx, name, &table);
+}
+
+static dh_status find_schedule(dh_ctx *ctx, const char *name)
+{
+    const dh_schedule_row *row;
+    return dh_schedule_find(ctx, name, &row);
+}
+
+static dh_status find_strategy(dh_ctx *ctx, const char *name)
+{
+    const dh_strategy *row;
+    return dh_strategy_find(ctx, name, &row);
+}
+
+static dh_status find_cluster(dh_ctx *ctx, const char *name)
+{
+    dh_cluster *cluster = NULL;
+    const dh_status st = dh_cluster_find(ctx, name, &cluster);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
+static void test_what_was_measured_exists(void **state)
+{
+    (void)state;
+    size_t n;
+    const tune_measured *rows = tune_measured_rows(&n);
+    for (size_t i = 0; i < n; i++) {
+        assert_names(rows[i].tables, " ", find_table);
+        assert_names(rows[i].schedules, ",", find_schedule);
+        assert_names(rows[i].strategies, ",", find_strategy);
+        assert_names(rows[i].clusters, ",", find_cluster);
+    }
+}
+
 static void assert_same_row(const dh_tune_row *a, const dh_tune_row *b)
 {
     assert_memory_equal(&a->config, &b->config, sizeof a->config);
@@ -717,6 +911,12 @@ static void test_threads_change_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_empty_ends_are_searched),
+        cmocka_unit_test(test_ends_with_fewer_layers_win),
+        cmocka_unit_test(test_memory_is_that_of_the_system),
+        cmocka_unit_test(test_the_job_as_given),
+        cmocka_unit_test(test_what_was_not_measured),
+        cmocka_unit_test(test_what_was_measured_exists),
         cmocka_unit_test(test_estimates_rank_like_the_simulator),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_ways_of_linear_attention),
