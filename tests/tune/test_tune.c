@@ -477,7 +477,8 @@ static void test_fixed_values_stay(void **state)
     close_setup(&s);
 }
 
-/* 10 layers on 4 stages: 2,3,3,2 is what is simulated and what is applied. */
+/* 10 layers on 4 stages, even: 2,3,3,2 is what is simulated and what is applied. With fewer at the
+ * ends, which have a large vocabulary here, steps are no longer. */
 static void test_layers_that_do_not_divide_are_split(void **state)
 {
     (void)state;
@@ -492,7 +493,10 @@ static void test_layers_that_do_not_divide_are_split(void **state)
     assert_int_equal(t->n_rows, 1);
     assert_true(compare(t).worst < .05);
     dh_ctx ctx = DH_CTX_INIT;
-    assert_ok(&ctx, dh_tune_apply(&ctx, &t->rows[0].config, s.job));
+    const dh_tune_value_row *even = value_of(t, DH_TUNE_SPLIT, 0);
+    assert_non_null(even);
+    assert_true(even->best.simulated_ns >= t->rows[0].simulated_ns);
+    assert_ok(&ctx, dh_tune_apply(&ctx, &even->best.config, s.job));
     assert_string_equal(s.job->layer_split, "2,3,3,2");
     dh_tune_destroy(t);
     close_setup(&s);
