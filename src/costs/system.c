@@ -478,7 +478,7 @@ static dh_op_time solo(const void *self, const dh_cost_op *op)
     t.ns = dh_expert_ns(&c->system, &c->cluster, op, t.ns);
     if (is_kv_exchange(op->op)) t.ns *= exchange_factor(c, op);
     if (is_torch_ring(c, op->op)) t.ns *= TORCH_RINGS_FACTOR;
-    if (is_transfer(op->op) && c->job.whole_tokens && op->mesh->tp > 1 &&
+    if (is_transfer(op->op) && c->job.sequence == DH_SEQUENCE_WHOLE && op->mesh->tp > 1 &&
         dh_system_has(&c->system, DH_TRAIT_SPLIT_TRANSFERS))
         t.ns = split_transfer_ns(c, op);
     if (c->job.selective && dh_system_has(&c->system, DH_TRAIT_SECOND_PRODUCTS))
@@ -618,7 +618,8 @@ dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
     const bool scores = first_kernel(system, cluster) == DH_ATTENTION_SCORES;
     const bool rounds = job->fp8 && dh_system_has(system, DH_TRAIT_ROUNDED_ONCE);
     return (dh_system_job){
-        .whole_tokens = job->whole_tokens && dh_system_has(system, DH_TRAIT_SPLIT_TRANSFERS),
+        .sequence =
+            dh_system_has(system, DH_TRAIT_SPLIT_TRANSFERS) ? job->sequence : DH_SEQUENCE_SPLIT,
         .scores_again = job->scores_again && scores,
         .selective = job->selective && dh_system_has(system, DH_TRAIT_SECOND_PRODUCTS),
         .fp8 = rounds,

@@ -136,7 +136,7 @@ dh_status dh_system_read(dh_ctx *ctx, const char *text, dh_system *system);
 
 /* The job's values on which a system's costs depend. */
 typedef struct dh_system_job {
-    bool whole_tokens; /* no sequence parallelism */
+    dh_sequence sequence;
     bool scores_again; /* the backward makes attention's scores again */
     bool selective;    /* train.recompute=selective */
     bool fp8;
@@ -150,7 +150,7 @@ dh_system_job dh_system_heeds(const dh_system *system, const dh_system_job *job,
 
 static inline bool dh_system_jobs_equal(const dh_system_job *a, const dh_system_job *b)
 {
-    return a->whole_tokens == b->whole_tokens && a->scores_again == b->scores_again &&
+    return a->sequence == b->sequence && a->scores_again == b->scores_again &&
            a->selective == b->selective && a->fp8 == b->fp8 && a->n_micro == b->n_micro;
 }
 

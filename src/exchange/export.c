@@ -6,6 +6,7 @@
 
 #include "base/c_locale.h"
 #include "config/settings.h"
+#include "config/sharing.h"
 #include "exchange/exchange.h"
 
 typedef struct exporter {
@@ -265,28 +266,28 @@ static void megatron_mesh(exporter *e)
 {
     const dh_job *job = e->job;
     const bool spread = job->model.n_experts && job->expert_tp == 1 && job->tp > 1;
+    const dh_sharing s = dh_sharing_of_job(job);
     whole(e, "--tensor-model-parallel-size", job->tp);
     whole(e, "--pipeline-model-parallel-size", job->pp);
     whole(e, "--context-parallel-size", job->cp);
     if (job->model.n_experts)
         whole(e, "--expert-model-parallel-size", job->ep * (spread ? job->tp : 1));
     if (spread) whole(e, "--expert-tensor-parallel-size", 1);
-    if (job->sequence_parallel && job->tp > 1) flag(e, "--sequence-parallel", "%s", "");
-    static const char *const strategies[] = {NULL, NULL, "optim_grads", "optim_grads_params"};
-    if (job->zero == 1) flag(e, "--use-distributed-optimizer", "%s", "");
-    if (job->zero >= 2) {
+    if (s.sequence == DH_SEQUENCE_SPLIT && job->tp > 1) flag(e, "--sequence-parallel", "%s", "");
+    if (s.moments && !s.gradients) flag(e, "--use-distributed-optimizer", "%s", "");
+    if (s.gradients) {
         flag(e, "--use-megatron-fsdp", "%s", "");
-        flag(e, "--data-parallel-sharding-strategy", "%s", strategies[job->zero]);
+        flag(e, "--data-parallel-sharding-strategy", "%s",
+             s.parameters ? "optim_grads_params" : "optim_grads");
     }
-    if (job->zero == 3 && job->reshard != DH_RESHARD_TRUE)
+    if (s.parameters && s.reshard != DH_GATHERED_NOTHING)
         missing(e, "parallel.reshard_after_forward", "Megatron-FSDP gathers again in the backward");
     if (!has_trait(job, "reduced-last")) flag(e, "--overlap-grad-reduce", "%s", "");
-    if (job->zero > 0 && (job->gather == DH_GATHER_FORWARD || job->zero == 3))
-        flag(e, "--overlap-param-gather", "%s", "");
+    if (s.gather == DH_GATHER_FORWARD || s.parameters) flag(e, "--overlap-param-gather", "%s", "");
     if (differs(e, "parallel.bucket_mb"))
         flag(e, "--ddp-bucket-size", "%.0f",
              job->bucket_mb / (has_trait(job, "half-gradients") ? 2e-6 : 4e-6));
-    if (job->zero == 3 && differs(e, "parallel.prefetch"))
+    if (s.parameters && differs(e, "parallel.prefetch"))
         missing(e, "parallel.prefetch", "blocks ahead are Megatron-FSDP's choice");
 }
 
@@ -442,25 +443,26 @@ static void torchtitan_pipeline(exporter *e)
 static void torchtitan_mesh(exporter *e)
 {
     const dh_job *job = e->job;
-    whole(e, PARALLELISM "data_parallel_replicate_degree", job->zero == 3 ? 1 : job->dp);
-    whole(e, PARALLELISM "data_parallel_shard_degree", job->zero == 3 ? job->dp : 1);
+    const dh_sharing s = dh_sharing_of_job(job);
+    whole(e, PARALLELISM "data_parallel_replicate_degree", s.parameters ? 1 : job->dp);
+    whole(e, PARALLELISM "data_parallel_shard_degree", s.parameters ? job->dp : 1);
     whole(e, PARALLELISM "tensor_parallel_degree", job->tp);
     whole(e, PARALLELISM "context_parallel_degree", job->cp);
-    if (job->zero == 1 || job->zero == 2)
+    if (dh_sharing_steps_shards(&s))
         missing(e, "parallel.zero", "torchtitan shards all (fully_shard), or nothing");
-    if (job->zero == 3)
+    if (s.parameters)
         flag(e, PARALLELISM "fsdp_reshard_after_forward",
-             job->reshard == DH_RESHARD_FALSE ? "\"never\"" : "\"always\"");
-    if (job->zero == 3 && job->reshard > 0)
+             s.reshard == DH_GATHERED_WHOLE ? "\"never\"" : "\"always\"");
+    if (s.parameters && job->reshard > 0)
         missing(e, "parallel.reshard_after_forward", "true or false");
-    if (job->zero == 3 && differs(e, "parallel.prefetch"))
+    if (s.parameters && differs(e, "parallel.prefetch"))
         missing(e, "parallel.prefetch", "fully_shard gathers one block ahead");
     if (job->model.n_experts) {
         const bool spread = job->tp > 1 && job->expert_tp == 1;
         whole(e, PARALLELISM "expert_parallel_degree", job->ep * (spread ? job->tp : 1));
         whole(e, PARALLELISM "expert_tensor_parallel_degree", spread || job->ep == 1 ? 1 : job->tp);
     }
-    if (!job->sequence_parallel && job->tp > 1)
+    if (s.sequence == DH_SEQUENCE_WHOLE && job->tp > 1)
         missing(e, "parallel.sequence", "torchtitan splits tokens between the linears");
     const bool rings = is(job->strategy, "intra-batch");
     if (rings) flag(e, PARALLELISM "enable_async_tensor_parallel", "true");
@@ -468,7 +470,7 @@ static void torchtitan_mesh(exporter *e)
         flag(e, PARALLELISM "pipeline_parallel_expert_parallel_overlap", "true");
     else if (!rings && !is(job->strategy, "sequential"))
         missing(e, "strategy", "torchtitan has none like it");
-    if (differs(e, "parallel.bucket_mb") && job->zero < 3)
+    if (differs(e, "parallel.bucket_mb") && !s.parameters)
         missing(e, "parallel.bucket_mb", "torchtitan's buckets are DDP's");
 }
 

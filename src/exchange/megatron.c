@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/c_locale.h"
+#include "config/sharing.h"
 #include "exchange/import.h"
 
 /* ---- model ----------------------------------------------------------------------------------------- */
@@ -524,14 +525,14 @@ static void sharding(importer *im)
                 im_set(im, "parallel.zero", "%d", strategies[i].zero);
     }
     if (im_has(im, "--use-torch-fsdp2")) im_set(im, "parallel.zero", "3");
-    const int64_t zero = im_get_int(im, "parallel.zero", 0);
-    if (zero == 0 && im_has(im, "--overlap-param-gather")) {
+    const dh_sharing sharing = dh_sharing_of(im_get_int(im, "parallel.zero", 0));
+    if (!sharing.moments && im_has(im, "--overlap-param-gather")) {
         im_unset(im, "parallel.gather");
         im_fate(im, "--overlap-param-gather", DH_FATE_LOST, NULL,
                 "without --use-distributed-optimizer there is nothing to gather; Megatron-LM "
                 "refuses it");
     }
-    if (zero == 3 && im_has(im, "--overlap-param-gather")) {
+    if (sharing.parameters && im_has(im, "--overlap-param-gather")) {
         im_unset(im, "parallel.gather");
         im_fate(im, "--overlap-param-gather", DH_FATE_EXPRESSED, "parallel.prefetch",
                 "zero: 3 gathers each block ahead");

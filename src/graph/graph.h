@@ -14,6 +14,7 @@
 
 #include "base/base.h"
 #include "config/mesh.h"
+#include "config/sharing.h"
 #include "dhelix/dtype.h"
 #include "dhelix/model.h"
 
@@ -248,10 +249,10 @@ typedef struct dh_dims {
 /* A rank's part of every sharded parameter and activation. */
 typedef struct dh_shard {
     int64_t tp, tp_rank;
-    int64_t ep, ep_rank; /* experts; ep 0: one rank has all */
-    bool whole_tokens;   /* every tp rank has all tokens between the linears, not a part */
-    bool whole_experts;  /* tp ranks have whole experts, not columns of each */
-    bool shared_rows;    /* else: they share out the columns of rows on their way to experts */
+    int64_t ep, ep_rank;  /* experts; ep 0: one rank has all */
+    dh_sequence sequence; /* tokens between the linears */
+    bool whole_experts;   /* tp ranks have whole experts, not columns of each */
+    bool shared_rows;     /* else: they share out the columns of rows on their way to experts */
 } dh_shard;
 
 /* Number of ranks over which a layer's experts are spread, in the order of dh_mesh_expert_group,
@@ -318,7 +319,7 @@ dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph);
  *   sequence parallelism (Korthikanti et al. 2022, 4.2.2): tokens of the residual stream are split
  *     too. An all-gather stands before every column-parallel linear, and a reduce-scatter after
  *     every row-parallel one.
- *   whole tokens (shard.whole_tokens; Shoeybi et al. 2019, 3): an all-reduce stands after every
+ *   whole tokens (shard.sequence; Shoeybi et al. 2019, 3): an all-reduce stands after every
  *     row-parallel linear, and in the backward after the input gradient of every column-parallel
  *     one.
  * errors    DH_EINVAL where sizes do not divide */
@@ -751,14 +752,14 @@ dh_status dh_graph_build_gather_shares(dh_ctx *ctx, const dh_gather *gather, int
 
 /* Gathers parameters that are kept whole. The rank has updated its shard, the n_own elements at
  * `own`, of one bucket's n_whole elements (range `whole`), and gathers the other shards. */
-typedef struct dh_regather {
+typedef struct dh_first_gather {
     uint32_t flat, own, whole;
     int64_t n_own, n_whole;
     int32_t group;
     dh_gather_stages stages;
-} dh_regather;
-dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t n, dh_dtype dtype,
-                                   dh_graph **graph);
+} dh_first_gather;
+dh_status dh_graph_build_first_gathers(dh_ctx *ctx, const dh_first_gather *list, size_t n,
+                                       dh_dtype dtype, dh_graph **graph);
 
 /* A send of x_in or a receive of x_out between pipeline stages: rows x width. With n_experts also a
  * transfer of DH_STATE_ROUTER: sums so far travel forward, the complete sums back.

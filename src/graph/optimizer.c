@@ -475,13 +475,13 @@ dh_status dh_graph_build_gather_shares(dh_ctx *ctx, const dh_gather *gather, int
     return finish(ctx, &b, graph);
 }
 
-dh_status dh_graph_build_regathers(dh_ctx *ctx, const dh_regather *list, size_t n, dh_dtype dtype,
-                                   dh_graph **graph)
+dh_status dh_graph_build_first_gathers(dh_ctx *ctx, const dh_first_gather *list, size_t n,
+                                       dh_dtype dtype, dh_graph **graph)
 {
     builder b = {0};
     DH_TRY(start(ctx, &b, DH_BLOCK_GATHER, dtype));
     for (size_t i = 0; i < n; i++) {
-        const dh_regather *r = &list[i];
+        const dh_first_gather *r = &list[i];
         const gathering g = {.phase = DH_PHASE_F,
                              .flat = r->flat,
                              .group = r->group,

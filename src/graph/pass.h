@@ -35,8 +35,7 @@ typedef struct dh_graph_spec {
     dh_build build; /* its model NULL: a program of its own, written by hand */
     dh_mesh mesh;
     dh_recompute_kind recompute;
-    bool whole_tokens;   /* tensor parallelism without sequence parallelism (dh_shard) */
-    bool shards_moments; /* data-parallel ranks step shards (dh_sharing of program) */
+    dh_sharing sharing;  /* passes read moments and sequence */
     double moe_room;     /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_dispatch moe_dispatch; /* how rows travel to experts: flat or node */
     dh_tp_rows expert_rows;   /* what tensor-parallel ranks send of a row: whole or shared */
@@ -205,9 +204,9 @@ dh_status dh_pass_list_check(dh_ctx *ctx, const dh_pass_list *list);
  * once. */
 dh_pass_list dh_pass_list_reduced(const dh_graph_spec *spec, const dh_pass_list *list);
 bool dh_pass_list_equal(const dh_pass_list *a, const dh_pass_list *b);
-/* Whether every tp rank has all tokens between blocks: without sequence parallelism, and without a
- * pass of the same effect (dh_pass.slices_stream). */
-bool dh_graph_whole_tokens(const dh_graph_spec *spec);
+/* Tokens between blocks: split by the setting, or by a pass of the same effect
+ * (dh_pass.slices_stream). */
+dh_sequence dh_graph_sequence(const dh_graph_spec *spec);
 /* The first argument of the list that costs shall choose, and its parameter, which has choices;
  * false: all arguments are given. */
 bool dh_pass_list_open(dh_pass_list *list, int64_t **arg, const dh_pass_param **param);

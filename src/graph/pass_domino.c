@@ -222,7 +222,8 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
         return "sequences of a micro-batch do not divide into the parts (train.micro_batch)";
     if (b->model->width % parts_of(args[COLUMNS]) != 0)
         return "columns of a layer's result do not divide into so many parts (model.width)";
-    if (!spec->whole_tokens && b->batch / parts_of(args[PARTS]) * b->seq % spec->mesh.tp != 0)
+    if (spec->sharing.sequence == DH_SEQUENCE_SPLIT &&
+        b->batch / parts_of(args[PARTS]) * b->seq % spec->mesh.tp != 0)
         return "tokens of a part do not divide by parallel.tp";
     return NULL;
 }

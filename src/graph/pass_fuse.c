@@ -234,7 +234,7 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     if (!spec->build.model) return NULL; /* a program of its own */
     if (spec->mesh.tp == 1) return "nothing is summed over one rank (parallel.tp=1)";
     if (spec->build.mode == DH_MODE_DECODE) return "a token is no rows to cut";
-    return dh_graph_whole_tokens(spec)
+    return dh_graph_sequence(spec) == DH_SEQUENCE_WHOLE
                ? "every rank has all tokens (parallel.sequence=false): what works on slices of a "
                  "sum is behind pass reorder"
                : NULL;

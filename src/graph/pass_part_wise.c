@@ -296,7 +296,7 @@ static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 /* Nothing is scattered where every rank has all tokens. */
 static void reduce(const dh_graph_spec *spec, int64_t *args)
 {
-    if (dh_graph_whole_tokens(spec)) args[SCATTER] = 0;
+    if (dh_graph_sequence(spec) == DH_SEQUENCE_WHOLE) args[SCATTER] = 0;
 }
 
 /* TUNING: choices for the parts. With two ranks and four parts an eighth of a GEMM passes before

@@ -374,7 +374,9 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     (void)args;
     if (spec->mesh.tp == 1) return "there is no ring of one rank (parallel.tp=1)";
-    return spec->whole_tokens ? "all-reduces stay whole (parallel.sequence=false)" : NULL;
+    return spec->sharing.sequence == DH_SEQUENCE_WHOLE
+               ? "all-reduces stay whole (parallel.sequence=false)"
+               : NULL;
 }
 
 /* Two ranks are neighbours either way. */

@@ -66,9 +66,10 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     (void)args;
     if (!spec->build.model) return NULL; /* a program of its own */
     if (spec->mesh.tp == 1) return "nothing is summed over one rank (parallel.tp=1)";
-    return spec->whole_tokens ? NULL
-                              : "tokens are split already (parallel.sequence): sums are "
-                                "reduce-scatters";
+    return spec->sharing.sequence == DH_SEQUENCE_WHOLE
+               ? NULL
+               : "tokens are split already (parallel.sequence): sums are "
+                 "reduce-scatters";
 }
 
 const dh_pass dh_pass_row_split = {

@@ -49,6 +49,12 @@ static bool splits(dh_axis axis)
            axis == DH_AXIS_LATENT;
 }
 
+/* Without sequence parallelism. */
+static bool whole_tokens(const pass *p)
+{
+    return p->shard.sequence == DH_SEQUENCE_WHOLE;
+}
+
 static dh_tensor *tensor(pass *p, uint32_t id)
 {
     return rewrite_tensor(&p->to, id);
@@ -118,7 +124,7 @@ static dh_status split_dims(dh_ctx *ctx, pass *p)
                        "parallel.tp=%lld",
                        (long long)d->n_heads, (long long)d->n_kv_heads, (long long)d->ffn_width,
                        (long long)tp);
-    if (!p->shard.whole_tokens && d->batch * d->seq % tp)
+    if (!whole_tokens(p) && d->batch * d->seq % tp)
         return dh_fail(ctx, DH_EINVAL,
                        "%lld tokens of a micro-batch do not divide by "
                        "parallel.tp=%lld: change train.seq_len or train.micro_batch",
@@ -156,7 +162,7 @@ static void push_collective(pass *p, dh_op_type type, uint32_t in, uint32_t out)
 /* Rows of the residual stream that the rank has, of `rows` of the micro-batch. */
 static int64_t rows_here(const pass *p, int64_t rows)
 {
-    return p->shard.whole_tokens ? rows : rows / p->shard.tp;
+    return whole_tokens(p) ? rows : rows / p->shard.tp;
 }
 
 /* A tensor of the residual stream becomes the rank's rows. Of one in parts these are its rows of
@@ -191,7 +197,7 @@ static bool gather_pieces(pass *p, uint32_t base, uint32_t all)
  * view of the gathered base. */
 static uint32_t gather(pass *p, uint32_t x)
 {
-    if (p->shard.whole_tokens) return x;
+    if (whole_tokens(p)) return x;
     const uint32_t base = dh_graph_storage(p->to.graph, x);
     if (p->gathered[base] == DH_NONE) {
         const int64_t times = p->own[base] ? p->shard.tp : 1;
@@ -210,7 +216,7 @@ static uint32_t gather(pass *p, uint32_t x)
 /* y gets the rank's rows of the sum of x. */
 static void push_sum(pass *p, uint32_t x, uint32_t y)
 {
-    push_collective(p, p->shard.whole_tokens ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, x, y);
+    push_collective(p, whole_tokens(p) ? DH_OP_ALL_REDUCE : DH_OP_REDUCE_SCATTER, x, y);
 }
 
 /* y becomes the rank's rows of the sum of what `op` writes. */
@@ -256,7 +262,7 @@ static void gather_result(pass *p, dh_op *op)
  * before it says so. */
 static void sum_gradient(pass *p, dh_op *op)
 {
-    if (p->shard.whole_tokens) op->group = DH_GROUP_TP;
+    if (whole_tokens(p)) op->group = DH_GROUP_TP;
 }
 
 /* ---- operators ------------------------------------------------------------------------------ */
@@ -363,7 +369,7 @@ static void rewrite_linear(pass *p, dh_op *op)
     }
     if (row && !is_adapted(p, op->out[0])) /* an adapted one is summed with its adapter */
         reduce(p, op);
-    else if (row || column || p->shard.whole_tokens)
+    else if (row || column || whole_tokens(p))
         keep(p, op);
     else if (p->shard.whole_experts)
         keep_own(p, op);
@@ -547,7 +553,7 @@ static void rewrite_norm(pass *p, dh_op *op)
 /* The rank's rows of a per-token input. */
 static uint32_t own_rows(pass *p, uint32_t id)
 {
-    if (id == DH_NONE || p->shard.whole_tokens || p->to.failed) return id;
+    if (id == DH_NONE || whole_tokens(p) || p->to.failed) return id;
     const int64_t n = tensor(p, id)->shape[0] / p->shard.tp;
     char name[sizeof tensor(p, id)->name];
     snprintf(name, sizeof name, "%.18s.own", tensor(p, id)->name);
@@ -657,7 +663,7 @@ static void rewrite_op(pass *p, dh_op *op)
 /* Piece by piece if what it is the gradient of was written so; false: it was not. */
 static bool reduce_pieces(pass *p, uint32_t x, uint32_t dx, uint32_t own)
 {
-    const int64_t times = p->shard.whole_tokens ? 1 : p->shard.tp;
+    const int64_t times = whole_tokens(p) ? 1 : p->shard.tp;
     bool any = false;
     for (size_t i = 0; i < p->pieces.n && !p->to.failed; i++) {
         const dh_tensor t = *tensor(p, p->pieces.at[i]);
@@ -688,7 +694,7 @@ static dh_status rewrite_all(dh_ctx *ctx, pass *p)
     for (size_t i = 0; i < g->ops.n && !p->to.failed; i++) {
         dh_op op = g->ops.at[i];
         if (!rules[op.type]) return rewrite_refuse(ctx, "tensor parallelism", &op);
-        if (p->shard.whole_tokens && op.type == DH_OP_LATENT_PACK)
+        if (whole_tokens(p) && op.type == DH_OP_LATENT_PACK)
             return dh_fail(ctx, DH_EUNSUPPORTED,
                            "tensor parallelism of latent attention spreads tokens over the ranks "
                            "between its parts: it needs parallel.sequence true");
@@ -734,14 +740,14 @@ const char *dh_tp_rows_obstacle(const dh_graph_spec *spec)
     if (m->tp <= 1) return "one rank has whole experts (parallel.tp=1)";
     if (m->whole_experts) return "every one has experts of its own (parallel.expert_tp=1)";
     if (m->ep <= 1) return "every expert is on every rank (parallel.ep)";
-    if (spec->whole_tokens) return "every one has all tokens (parallel.sequence=false)";
+    if (spec->sharing.sequence == DH_SEQUENCE_WHOLE) return "every one has all tokens (parallel.sequence=false)";
     return spec->build.model->width % m->tp ? "model.width does not divide by parallel.tp" : NULL;
 }
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)
 {
     dh_shard shard = w->rank.shard;
-    shard.whole_tokens = w->spec->whole_tokens;
+    shard.sequence = w->spec->sharing.sequence;
     shard.shared_rows = w->spec->expert_rows == DH_TP_ROWS_SHARED;
     return dh_pass_tensor_parallel(ctx, w->graph, shard);
 }

@@ -138,7 +138,9 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
 {
     (void)args;
     if (spec->mesh.tp == 1) return "nothing is scattered over one rank (parallel.tp=1)";
-    return dh_graph_whole_tokens(spec) ? "all-reduces stay whole (parallel.sequence=false)" : NULL;
+    return dh_graph_sequence(spec) == DH_SEQUENCE_WHOLE
+               ? "all-reduces stay whole (parallel.sequence=false)"
+               : NULL;
 }
 
 static dh_status apply(dh_ctx *ctx, const dh_pass_work *w)

@@ -138,14 +138,14 @@ static use_order order_of(const dh_graph_spec *spec)
     return order;
 }
 
-bool dh_graph_whole_tokens(const dh_graph_spec *spec)
+dh_sequence dh_graph_sequence(const dh_graph_spec *spec)
 {
-    bool whole = spec->whole_tokens;
+    bool whole = spec->sharing.sequence == DH_SEQUENCE_WHOLE;
     for (int64_t i = 0; whole && i < spec->passes.n; i++) {
         const dh_pass_use *use = &spec->passes.at[i];
         whole = !use->pass->slices_stream || use->pass->applicable(spec, use->args);
     }
-    return whole;
+    return whole ? DH_SEQUENCE_WHOLE : DH_SEQUENCE_SPLIT;
 }
 
 bool dh_graph_in_stages(const dh_graph_spec *spec)
@@ -175,7 +175,7 @@ bool dh_graph_stages_by_costs(const dh_graph_spec *spec)
 static unsigned axes_of_stages(const dh_graph_spec *spec)
 {
     const int64_t sizes[] = {spec->mesh.tp, spec->mesh.cp, spec->mesh.ep, spec->mesh.edp};
-    const int end = spec->shards_moments ? DH_MESH_EDP + 1 : DH_MESH_EDP;
+    const int end = spec->sharing.moments ? DH_MESH_EDP + 1 : DH_MESH_EDP;
     const bool in_stages = dh_graph_in_stages(spec) || spec->moe_dispatch == DH_DISPATCH_NODE;
     unsigned axes = 0;
     for (int axis = 0; axis < end && in_stages; axis++) {

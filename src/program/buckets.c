@@ -79,8 +79,8 @@ static dh_status put(dh_ctx *ctx, const dh_reducer *r, bucket *b, uint32_t block
     if (b->flat == DH_NONE || alone || each || b->n_bytes + w.n_bytes > most) {
         const uint32_t before = b->flat;
         DH_TRY(dh_emit_add_flat(ctx, r->emitter, n_pieces_of(r, block, &w), &b->flat));
-        if (b->frees && !alone && !r->each_micro) dh_emit_flat_frees(r->emitter, b->flat, before);
-        if (r->each_micro && !alone) dh_emit_flat_each(r->emitter, b->flat);
+        if (b->frees && !alone && !r->reduces_each) dh_emit_flat_frees(r->emitter, b->flat, before);
+        if (r->reduces_each && !alone) dh_emit_flat_each(r->emitter, b->flat);
         b->n_bytes = 0;
     }
     dh_emit_join_flat(r->emitter, b->flat, block, after);

@@ -271,8 +271,8 @@ static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
 /* The reductions of the last micro-batch's backward, and nothing else. */
 static dh_status emit_reductions(dh_ctx *ctx, plan *b)
 {
-    const dh_sums which = b->reducer.each_micro ? DH_SUMS_LAST : DH_SUMS_STEP;
-    const int32_t mb = b->reducer.each_micro ? 0 : -1;
+    const dh_sums which = b->reducer.reduces_each ? DH_SUMS_LAST : DH_SUMS_STEP;
+    const int32_t mb = b->reducer.reduces_each ? 0 : -1;
     for (size_t i = b->n_stages; i-- > 0;)
         for (size_t k = b->stages[i].n_chain; k-- > 0;)
             if (!b->stages[i].again && !dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
@@ -343,8 +343,8 @@ static dh_reducer reducer_of(const plan *b)
                         .spec = b->spec,
                         .tied_apart = b->spec->recipe.model.tied_head && apart &&
                                       b->spec->recipe.model.lora.rank == 0,
-                        .each_micro = b->spec->mode == DH_MODE_TRAIN &&
-                                      dh_recipe_reduces_each(&b->spec->recipe)};
+                        .reduces_each = b->spec->mode == DH_MODE_TRAIN &&
+                                        dh_recipe_reduces_each(&b->spec->recipe)};
 }
 
 /* Of parts of a step gradients and moments have to be where the other parts expect them. */
@@ -377,7 +377,7 @@ static dh_status build(dh_ctx *ctx, plan *b)
     DH_TRY(dh_emit_layout(ctx, b->emitter));
     for (size_t i = 0; i < b->n_stages; i++) DH_TRY(plan_add_gathers(ctx, b, &b->stages[i]));
     if (b->spec->mode == DH_MODE_TRAIN || b->spec->gathers)
-        DH_TRY(dh_regathers_emit(ctx, &b->reducer));
+        DH_TRY(dh_first_gathers_emit(ctx, &b->reducer));
     if (!b->spec->gathers) DH_TRY(emit_step(ctx, b));
     if (b->spec->mode == DH_MODE_TRAIN && b->spec->part != DH_PART_GRADS)
         DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));

@@ -36,7 +36,7 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
 void dh_emit_join_flat(dh_emitter *e, uint32_t flat, uint32_t block, uint32_t after);
 /* Sets dh_flat.frees. */
 void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees);
-/* Sets dh_flat.each_micro, which holds where gradients of matrices do not persist. */
+/* Sets dh_flat.reduces_each, which holds where gradients of matrices do not persist. */
 void dh_emit_flat_each(dh_emitter *e, uint32_t flat);
 /* Sets dh_flat.first_copy of all flats of second copies. */
 void dh_emit_match_copies(dh_emitter *e);

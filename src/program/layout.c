@@ -56,7 +56,7 @@ void dh_emit_flat_frees(dh_emitter *e, uint32_t flat, uint32_t frees)
 
 void dh_emit_flat_each(dh_emitter *e, uint32_t flat)
 {
-    e->program->flats.at[flat].each_micro = true;
+    e->program->flats.at[flat].reduces_each = true;
 }
 
 /* Blocks of both copies share their graphs, and the first ones come before the second. */
@@ -205,7 +205,7 @@ static void measure_flat(const dh_emitter *e, uint32_t id, int64_t *first)
     if (dh_emit_graph_of(e, flat->first_block)->kind == DH_BLOCK_ADAPTERS)
         flat->decayed0 = flat->replicated0;
     dh_emit_cut_flat(flat, shards);
-    flat->each_micro &= reduces_early(e, flat);
+    flat->reduces_each &= reduces_early(e, flat);
     if (shards > 1) flat->shard0 = flat->n_shard * dh_mesh_group_index(&p->mesh, group, p->rank);
 }
 
@@ -315,10 +315,10 @@ static dh_status layout_early(dh_ctx *ctx, dh_emitter *e, uint32_t id, const int
     dh_program *p = e->program;
     dh_flat f = p->flats.at[id];
     const int64_t n_shards = f.n_shard * f.n_pieces;
-    DH_TRY(layout_gradients(ctx, e, id, DH_BUF_UNREDUCED, f.n_matrix, f.each_micro,
+    DH_TRY(layout_gradients(ctx, e, id, DH_BUF_UNREDUCED, f.n_matrix, f.reduces_each,
                             &f.matrix[DH_BUF_GRAD]));
     DH_TRY(layout_gradients(ctx, e, id, DH_BUF_REDUCED, n_shards, false, &f.reduced));
-    if (f.each_micro)
+    if (f.reduces_each)
         DH_TRY(layout_gradients(ctx, e, id, DH_BUF_ADDEND, n_shards, true, &f.addend));
     p->flats.at[id] = f;
     placing l = {.program = p,

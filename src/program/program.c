@@ -136,7 +136,7 @@ dh_operand dh_program_of_micro(const dh_program *p, dh_operand o, int32_t mb)
     if (o.buffer == DH_NONE || mb <= 0) return o;
     const dh_buffer *b = &p->buffers.at[o.buffer];
     const bool apart = b->kind == DH_BUF_UNREDUCED || b->kind == DH_BUF_ADDEND;
-    if (apart && p->flats.at[b->owner].each_micro) o.buffer += (uint32_t)mb;
+    if (apart && p->flats.at[b->owner].reduces_each) o.buffer += (uint32_t)mb;
     return o;
 }
 

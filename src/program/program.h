@@ -108,7 +108,7 @@ typedef struct dh_param_home {
  * Where another program leaves gradients for the optimizer (DH_PART_UPDATE), the shards persist and
  * there are no whole ones.
  *
- * With each_micro the gradients of every micro-batch are summed by themselves. Each micro-batch has
+ * With reduces_each the gradients of every micro-batch are summed by themselves. Each micro-batch has
  * a buffer of whole gradients and one of shards to be added, one after another;
  * matrix[DH_BUF_GRAD] and addend name the first. */
 typedef struct dh_flat {
@@ -124,8 +124,8 @@ typedef struct dh_flat {
     dh_operand matrix[DH_BUF_ADAM_V + 1]; /* by kind: all present elements of the matrices */
     dh_operand vector[DH_BUF_ADAM_V + 1];
     dh_operand reduced; /* shards of the gradients of matrices; absent: matrix has the sums */
-    dh_operand addend;  /* shards of one micro-batch, with each_micro */
-    bool each_micro;
+    dh_operand addend;  /* shards of one micro-batch, with reduces_each */
+    bool reduces_each;
     uint32_t frees;      /* flat whose unreduced gradients are freed when this one's are complete */
     bool frozen;         /* its parameters are not trained: they have no gradients and no moments */
     uint32_t first_copy; /* flat of the same parameters in the rank's first copy of the model, which
@@ -247,7 +247,7 @@ const char *dh_buffer_describe(const dh_program *program, uint32_t buffer, char 
 /* Parameter index with this name, DH_NONE. */
 uint32_t dh_program_param(const dh_program *program, const char *name);
 uint32_t dh_program_state_buffer(const dh_program *program, dh_state state);
-/* Operand o of a flat's gradients for a micro-batch (dh_flat.each_micro); o itself otherwise. */
+/* Operand o of a flat's gradients for a micro-batch (dh_flat.reduces_each); o itself otherwise. */
 dh_operand dh_program_of_micro(const dh_program *program, dh_operand o, int32_t mb);
 /* The piece of a flat's matrices whose shard on this rank holds operand o of a persistent buffer.
  * It is o itself where o lies elsewhere or is at the same place on all ranks. */

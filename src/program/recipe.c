@@ -21,8 +21,7 @@ dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
                   .fp8 = r->fp8},
         .mesh = r->mesh,
         .recompute = r->recompute,
-        .whole_tokens = r->whole_tokens,
-        .shards_moments = r->sharing.moments,
+        .sharing = r->sharing,
         .moe_room = r->moe_capacity,
         .moe_dispatch = r->moe_dispatch,
         .expert_rows = r->expert_rows,
@@ -30,10 +29,10 @@ dh_graph_spec dh_recipe_graphs(const dh_recipe *r)
         .passes = r->strategy ? r->strategy->passes : (dh_pass_list){.n = 0}};
 }
 
-bool dh_recipe_has_whole_tokens(const dh_recipe *recipe)
+dh_sequence dh_recipe_sequence(const dh_recipe *recipe)
 {
     const dh_graph_spec graphs = dh_recipe_graphs(recipe);
-    return dh_graph_whole_tokens(&graphs);
+    return dh_graph_sequence(&graphs);
 }
 
 bool dh_recipe_in_stages(const dh_recipe *recipe)
@@ -51,7 +50,7 @@ bool dh_recipe_stages_by_costs(const dh_recipe *recipe)
 int64_t dh_recipe_stream_rows(const dh_recipe *recipe)
 {
     const int64_t rows = recipe->micro_batch * (recipe->seq / recipe->mesh.cp);
-    return dh_recipe_has_whole_tokens(recipe) ? rows : rows / recipe->mesh.tp;
+    return dh_recipe_sequence(recipe) == DH_SEQUENCE_WHOLE ? rows : rows / recipe->mesh.tp;
 }
 
 dh_status dh_recipe_ordering(dh_ctx *ctx, const dh_recipe *recipe, dh_ordering *ordering)

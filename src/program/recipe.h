@@ -7,6 +7,7 @@
 #define DH_PROGRAM_RECIPE_H
 
 #include "config/mesh.h"
+#include "config/sharing.h"
 #include "dhelix/job.h"
 #include "graph/graph.h"
 #include "plan/schedule.h"
@@ -36,45 +37,6 @@ static inline size_t dh_backend_workspace(const dh_backend_info *backend, const 
     const int64_t rounded = dh_op_rounded_bytes(graph, op);
     if (rounded > 0) return (size_t)rounded;
     return backend ? backend->workspace_bytes(graph, op) : 0;
-}
-
-/* The part of gathered parameters that stays from a block's forward to its backward. It is the
- * rank's own shard, a share that the ranks of a node gather among themselves, or all. */
-typedef enum dh_gathered { DH_GATHERED_NOTHING, DH_GATHERED_SHARE, DH_GATHERED_WHOLE } dh_gathered;
-
-/* What data-parallel (and context-parallel) ranks shard, and when they exchange it. Names are those
- * of a job's settings. train/recipe.c makes it of them. */
-typedef struct dh_sharing {
-    bool moments;    /* sharded: masters and moments, which their rank steps (ZeRO-1) */
-    bool gradients;  /* sharded too: sums of gradients (ZeRO-2) */
-    bool parameters; /* sharded too: parameters, gathered block by block (ZeRO-3) */
-    /* With gradients: those of a step are reduced with the last micro-batch, or those of every
-     * micro-batch are, and shards are summed up. */
-    dh_gradient_sync gradient_sync;
-    /* Without parameters: what the optimizer updated is gathered after it, or at the beginning of
-     * the next step, during its first forwards. */
-    dh_param_gather gather;
-    /* With parameters: they are gathered for each micro-batch, or once for all micro-batches that
-     * follow each other through a virtual stage. */
-    dh_regather_by regather;
-    dh_gathered reshard; /* with parameters: what stays of a block after its forward */
-    int64_t prefetch;    /* with parameters: blocks ahead whose parameters are gathered */
-} dh_sharing;
-
-/* By a degree of ZeRO; everything else is the default. */
-static inline dh_sharing dh_sharing_of(int64_t zero)
-{
-    return (dh_sharing){.moments = zero >= 1, .gradients = zero >= 2, .parameters = zero >= 3};
-}
-/* The degree of ZeRO, for messages. */
-static inline int64_t dh_sharing_zero(const dh_sharing *sharing)
-{
-    return sharing->moments + sharing->gradients + sharing->parameters;
-}
-/* Whether parameters are sharded by their optimizer alone: all ranks have them during a step. */
-static inline bool dh_sharing_steps_shards(const dh_sharing *sharing)
-{
-    return sharing->moments && !sharing->parameters;
 }
 
 typedef struct dh_recipe {
@@ -114,7 +76,6 @@ typedef struct dh_recipe {
     bool by_matrix;      /* of ZeRO-3: a message for each of a block's matrices, not for all */
     int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
-    bool whole_tokens;              /* tensor parallelism without sequence parallelism (dh_shard) */
     bool in_stages;                 /* gradients are summed in stages, also where no pass says so */
     bool stages_by_costs;           /* or, then, where costs say so */
     int64_t head_chunk_bytes;       /* 0: DH_HEAD_CHUNK_BYTES */
@@ -143,8 +104,8 @@ static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
 
 /* The spec of the graphs of training. */
 dh_graph_spec dh_recipe_graphs(const dh_recipe *recipe);
-/* Whether every tp rank has all tokens between blocks (dh_graph_whole_tokens). */
-bool dh_recipe_has_whole_tokens(const dh_recipe *recipe);
+/* Tokens between blocks, by setting and passes (dh_graph_sequence). */
+dh_sequence dh_recipe_sequence(const dh_recipe *recipe);
 /* Whether operators work on stages of groups (dh_graph_in_stages), sums of gradients among them. */
 bool dh_recipe_in_stages(const dh_recipe *recipe);
 /* Whether costs choose which sums of gradients do (dh_graph_stages_by_costs). */

@@ -117,7 +117,7 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
     dh_group_stages s;
     bool found;
     DH_TRY(dh_reductions_stages(ctx, r, group, DH_SHARED_SHARDS, &s, &found));
-    if (!found || r->each_micro || all.buffer == DH_NONE)
+    if (!found || r->reduces_each || all.buffer == DH_NONE)
         return add_sum(ctx, r, list, group, all, shard, wire);
     const int64_t n_shard = (int64_t)(shard.n_bytes / sizeof(float)), n = s.per_node * n_shard;
     for (int64_t k = 0; k < s.n_nodes; k++) {
@@ -259,7 +259,7 @@ static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
 /* Where the rank's shard of the sum of a piece goes. */
 static dh_operand shard_of(const dh_flat *f, int64_t k, dh_operand piece, dh_sums which)
 {
-    const bool adds = f->each_micro && which != DH_SUMS_FIRST;
+    const bool adds = f->reduces_each && which != DH_SUMS_FIRST;
     const dh_operand run = adds ? f->addend : f->reduced;
     return run.buffer != DH_NONE ? dh_flat_part(run, k * f->n_shard, f->n_shard, sizeof(float))
                                  : dh_flat_part(piece, f->shard0, f->n_shard, sizeof(float));
@@ -329,7 +329,7 @@ static dh_status list_all_of(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
 {
     const dh_flat own = dh_emitter_program(r->emitter)->flats.at[id];
     const dh_flat flat = first ? first_flat(r, id) : own, *f = &flat;
-    const bool whole = dh_recipe_has_whole_tokens(&r->spec->recipe);
+    const bool whole = dh_recipe_sequence(&r->spec->recipe) == DH_SEQUENCE_WHOLE;
     const int64_t n_parts = whole ? f->n_by_heads : f->n_vector - f->replicated0;
     const dh_operand in_parts =
         dh_flat_part(f->vector[DH_BUF_GRAD], f->replicated0, n_parts, sizeof(float));
@@ -382,7 +382,7 @@ static dh_status list_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool f
     if (f->frozen) return DH_OK;
     if (which == DH_SUMS_STEP || which == DH_SUMS_LAST)
         return list_all_of(ctx, r, id, first, which, list);
-    if (!f->each_micro) return DH_OK;
+    if (!f->reduces_each) return DH_OK;
     if (which == DH_SUMS_FIRST || which == DH_SUMS_NEXT)
         return list_one_of(ctx, r, id, first, which, list);
     return list_settled(ctx, r, id, first, which, list);

@@ -8,7 +8,7 @@
 /* Sums of gradients after a block's backward.
  *
  * STEP: the sums of the whole step at once. Where every micro-batch's gradients are reduced
- * (dh_flat.each_micro) the others are used: FIRST for the stage's first micro-batch, NEXT for
+ * (dh_flat.reduces_each) the others are used: FIRST for the stage's first micro-batch, NEXT for
  * further ones, LAST for its last one with all other sums. SETTLE follows a reduction: shards
  * are added to those of earlier micro-batches, and whole gradients are freed. */
 typedef enum dh_sums {
@@ -29,8 +29,8 @@ typedef struct dh_reducing {
 typedef struct dh_reducer {
     dh_emitter *emitter;
     const dh_program_spec *spec;
-    bool tied_apart; /* embedding and head are tied and lie on ranks of different stages */
-    bool each_micro; /* every micro-batch's gradients are reduced */
+    bool tied_apart;   /* embedding and head are tied and lie on ranks of different stages */
+    bool reduces_each; /* every micro-batch's gradients are reduced */
     DH_VEC(dh_reducing) made;
 } dh_reducer;
 
@@ -96,9 +96,9 @@ typedef DH_VEC(dh_gap) dh_gaps;
  * out       gaps is the caller's, also on failure */
 dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t tp_rank,
                              dh_gaps *gaps, size_t *n_most);
-/* regathers.c: gathers shards that the optimizer of the previous step updated, in the order in
+/* first_gathers.c: gathers shards that the optimizer of the previous step updated, in the order in
  * which a forward reads the parameters. None with ZeRO-0, and where the optimizer gathers. */
-dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r);
+dh_status dh_first_gathers_emit(dh_ctx *ctx, const dh_reducer *r);
 /* sums_by_costs.c: kinds of data that a group of ranks shares. */
 typedef enum dh_shared {
     DH_SHARED_SUM,    /* a sum of gradients, which all ranks get */

@@ -13,7 +13,7 @@ static dh_status measure(dh_ctx *ctx, const dh_recipe *recipe, const dh_graph_sp
     const dh_model *model = &recipe->model;
     const dh_graph_rank first = {.shard = {.tp = m->tp,
                                            .ep = m->ep,
-                                           .whole_tokens = recipe->whole_tokens,
+                                           .sequence = recipe->sharing.sequence,
                                            .whole_experts = m->whole_experts}};
     const dh_layer_kinds kinds = dh_model_kinds(model, 0, model->n_layers);
     dh_graph_spec spec = *graphs;

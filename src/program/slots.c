@@ -101,7 +101,7 @@ static bool completes(const plan *b, const stage *s, dh_sums *which)
 {
     const bool last = s->backward_left == 1;
     *which = DH_SUMS_STEP;
-    if (!b->reducer.each_micro) return last && !plan_has_copies(b) && !b->spec->goes_on;
+    if (!b->reducer.reduces_each) return last && !plan_has_copies(b) && !b->spec->goes_on;
     const bool first = s->backward_left == b->spec->recipe.n_micro;
     *which = last ? DH_SUMS_LAST : first ? DH_SUMS_FIRST : DH_SUMS_NEXT;
     return true;
@@ -115,7 +115,7 @@ static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsig
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
     dh_sums which = DH_SUMS_STEP;
     const bool last = weights && completes(b, s, &which);
-    const bool sends = inputs && s->send_backward != DH_NONE && !b->reducer.each_micro;
+    const bool sends = inputs && s->send_backward != DH_NONE && !b->reducer.reduces_each;
     uint32_t from = source_of(b, s, false);
     if (weights) DH_TRY(list_settled(ctx, b, s->chain[s->n_chain - 1], list));
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
@@ -206,7 +206,7 @@ static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
 {
     const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
     const bool sends = a->kind == DH_PIPE_B && plan_stage_of(b, a)->send_backward != DH_NONE &&
-                       !b->reducer.each_micro;
+                       !b->reducer.reduces_each;
     dh_slot_rest rest = {.room = sends ? to_end : 0};
     for (size_t i = 0; i < b->n_stages; i++) rest.n_later += b->stages[i].backward_left > 0;
     return rest;

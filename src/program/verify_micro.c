@@ -1,4 +1,4 @@
-/* Gradients of micro-batches that are reduced each by itself (dh_flat.each_micro) all count, once.
+/* Gradients of micro-batches that are reduced each by itself (dh_flat.reduces_each) all count, once.
  *
  * A micro-batch that all ranks leave out alike, or add twice, races with nobody: only the sum would
  * differ. So every piece of whole gradients that a micro-batch makes is summed over the ranks with
@@ -28,7 +28,7 @@ static void count(uint8_t *n)
 
 static size_t n_fates(const dh_program *p, const dh_flat *f)
 {
-    return f->each_micro ? (size_t)(p->n_micro * f->n_pieces) : 0;
+    return f->reduces_each ? (size_t)(p->n_micro * f->n_pieces) : 0;
 }
 
 /* The flat and piece of an operand in its gradients by micro-batch; NULL: it is elsewhere. */
@@ -38,7 +38,7 @@ static fate *fate_at(const tracker *t, const dh_operand *o, dh_buffer_kind kind,
     if (o->buffer == DH_NONE || t->p->buffers.at[o->buffer].kind != kind) return NULL;
     const dh_buffer *b = &t->p->buffers.at[o->buffer];
     *flat = &t->p->flats.at[b->owner];
-    if (!(*flat)->each_micro) return NULL;
+    if (!(*flat)->reduces_each) return NULL;
     const uint64_t n_bytes = (uint64_t)n_piece * sizeof(float);
     return &t->fates[t->first[b->owner] + (size_t)(b->mb * (*flat)->n_pieces) +
                      (size_t)(o->byte0 / n_bytes)];
@@ -103,7 +103,7 @@ static dh_status check_flat(const tracker *t, size_t id)
     const dh_flat *f = &t->p->flats.at[id];
     for (int64_t k = 0; k < f->n_pieces; k++) {
         int64_t n_begun = 0;
-        for (int64_t mb = 0; f->each_micro && mb < t->p->n_micro; mb++) {
+        for (int64_t mb = 0; f->reduces_each && mb < t->p->n_micro; mb++) {
             const fate *at = &t->fates[t->first[id] + (size_t)(mb * f->n_pieces + k)];
             if (!at->made) continue;
             if (at->n_reduced != 1)

@@ -173,7 +173,7 @@ static bool covers_all(const dh_program *p, const summed_list *list, dh_operand 
                        dh_group_kind group)
 {
     const dh_buffer *b = &p->buffers.at[o.buffer];
-    const bool each = b->kind == DH_BUF_UNREDUCED && p->flats.at[b->owner].each_micro;
+    const bool each = b->kind == DH_BUF_UNREDUCED && p->flats.at[b->owner].reduces_each;
     bool all = true;
     for (int32_t mb = 0; all && mb < (each ? p->n_micro : 1); mb++)
         all = covers(list, dh_program_of_micro(p, o, mb), group);

@@ -133,7 +133,7 @@ static dh_status time_layer(dh_ctx *ctx, const dh_graph_spec *spec, const dh_cos
     dh_graph *layer;
     const dh_graph_rank rank = {.shard = {.tp = spec->mesh.tp,
                                           .ep = spec->mesh.ep,
-                                          .whole_tokens = spec->whole_tokens,
+                                          .sequence = spec->sharing.sequence,
                                           .whole_experts = spec->mesh.whole_experts}};
     *ns = 0;
     DH_TRY(dh_graph_make(ctx, spec, DH_BLOCK_LAYER, rank, NULL, &layer));
@@ -243,7 +243,7 @@ static dh_status try_program(dh_ctx *ctx, const dh_rewrites_maker *maker, const 
 dh_status dh_rewrites_find_alone(dh_ctx *ctx, const dh_rewrites_maker *maker, const dh_costs *costs,
                                  dh_rewrites *r)
 {
-    const dh_graph_spec spec = {.mesh = *maker->mesh, .whole_tokens = true};
+    const dh_graph_spec spec = {.mesh = *maker->mesh, .sharing.sequence = DH_SEQUENCE_WHOLE};
     made_programs made = {.n = 0};
     dh_rewrites all;
     *r = (dh_rewrites){.n = 0};

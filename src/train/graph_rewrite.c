@@ -26,9 +26,10 @@ static dh_status use_all(dh_ctx *ctx, const dh_graph_run *run, int64_t rank,
                          const dh_pass_list *passes, dh_graph *graph)
 {
     const dh_coord at = dh_mesh_coord(&run->mesh, rank);
-    const dh_graph_spec spec = {.mesh = run->mesh, .whole_tokens = true, .passes = *passes};
+    const dh_graph_spec spec = {
+        .mesh = run->mesh, .sharing.sequence = DH_SEQUENCE_WHOLE, .passes = *passes};
     const dh_graph_rank who = {
-        .shard = {.tp = run->mesh.tp, .tp_rank = at.tp, .whole_tokens = true},
+        .shard = {.tp = run->mesh.tp, .tp_rank = at.tp, .sequence = DH_SEQUENCE_WHOLE},
         .cp_rank = at.cp,
         .rank = rank};
     for (int64_t i = 0; i < passes->n; i++) {

@@ -41,15 +41,7 @@ static int64_t bucket_bytes(const dh_job *job)
 
 void dh_recipe_share_out(const dh_job *job, dh_recipe *recipe)
 {
-    dh_sharing *s = &recipe->sharing;
-    *s = dh_sharing_of(job->zero);
-    s->gradient_sync = job->gradient_sync;
-    if (dh_sharing_steps_shards(s)) s->gather = job->gather;
-    s->regather = job->regather;
-    s->reshard = job->reshard == DH_RESHARD_TRUE    ? DH_GATHERED_NOTHING
-                 : job->reshard == DH_RESHARD_FALSE ? DH_GATHERED_WHOLE
-                                                    : DH_GATHERED_SHARE;
-    s->prefetch = job->prefetch;
+    recipe->sharing = dh_sharing_of_job(job);
     recipe->grad_dtype = job->grad_dtype == DH_GRAD_DTYPE_COMPUTE ? job->dtype : DH_F32;
     recipe->bucket_bytes = bucket_bytes(job);
 }
@@ -91,7 +83,6 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
         .fuse = dh_fuse_pieces(job->fuse),
         .clips = job->grad_clip > 0,
         .balances_routers = job->router_bias_rate > 0,
-        .whole_tokens = !job->sequence_parallel,
         .recompute = (dh_recompute_kind)job->recompute,
         .backend = &device->info,
     };
@@ -102,7 +93,7 @@ dh_status dh_recipe_of_job(dh_ctx *ctx, const dh_job *job, dh_recipe *recipe)
 
 dh_status dh_job_system(dh_ctx *ctx, const dh_job *job, dh_system *system, dh_system_job *said)
 {
-    *said = (dh_system_job){.whole_tokens = !job->sequence_parallel,
+    *said = (dh_system_job){.sequence = dh_sharing_of_job(job).sequence,
                             .scores_again = job->recompute == DH_RECOMPUTE_ATTENTION,
                             .selective = job->recompute == DH_RECOMPUTE_SELECTIVE,
                             .fp8 = job->fp8 != DH_FP8_OFF,

@@ -43,7 +43,7 @@ dh_room dh_room_least(const dh_job *job)
     const double frozen = (double)dh_model_n_params(&job->model) - trained;
     /* Without sharding every data-parallel rank has all moments; not of experts, which are shared
      * out among them. */
-    const bool alike = job->zero == 0 && job->model.n_experts == 0;
+    const bool alike = !dh_sharing_of_job(job).moments && job->model.n_experts == 0;
     const double copies = alike ? (double)(job->dp * job->cp) : 1;
     dh_room room = {.n_ranks = job->ranks, .available = dh_memory_available(), .at_least = true};
     room.bytes = copies * (TRAINED_BYTES * trained + FROZEN_BYTES * frozen);

@@ -53,7 +53,7 @@ static dh_status describe(estimate *e)
         DH_TRY(dh_schedule_find(ctx, "1f1b", &e->schedule));
     DH_TRY(tune_system_of(ctx, t, at[DH_TUNE_RECOMPUTE], &system));
     r->recompute = dh_recipe_recompute(&system.row, (dh_recompute_kind)at[DH_TUNE_RECOMPUTE]);
-    const dh_costs *by = t->costs_by[r->whole_tokens][at[DH_TUNE_RECOMPUTE]];
+    const dh_costs *by = t->costs_by[r->sharing.sequence][at[DH_TUNE_RECOMPUTE]];
     if (by) r->costs = by;
     return DH_OK;
 }
@@ -334,7 +334,7 @@ static void find_step(const estimate *e, dh_tune_row *row)
         last = r;
     }
     if (!ahead) optimizer = most;
-    const double first = tune_regathers_delay(e);
+    const double first = tune_first_gathers_delay(e);
     row->step_ns = first + (ahead ? latest : latest + optimizer);
     memset(row->item_ns, 0, sizeof row->item_ns);
     count_items(e, last, row->item_ns);

@@ -38,7 +38,7 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
                              double ns);
 /* What the first forward waits for, of parameters that a step begins by gathering; further stages
  * have theirs by the time they begin. */
-double tune_regathers_delay(const estimate *e);
+double tune_first_gathers_delay(const estimate *e);
 /* And behind the rank's last slot, the long timetable having been run last. */
 double tune_reductions_behind(const estimate *e, int32_t rank);
 

@@ -22,8 +22,7 @@ typedef struct timetable_key {
 
 typedef struct blocks_key {
     uint64_t costs;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens, moe_dispatch,
-        expert_rows;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, sequence, moe_dispatch, expert_rows;
     dh_pass_list passes; /* reduced: the same graphs have the same key */
 } blocks_key;
 
@@ -36,12 +35,12 @@ typedef struct times_key {
 typedef struct outline_key {
     uint64_t costs;
     tune_counts kinds; /* layers */
-    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, whole_tokens,
-        in_stages, by_costs, moe_dispatch, expert_rows;
+    int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, sequence, in_stages,
+        by_costs, moe_dispatch, expert_rows;
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
-    int64_t one_micro, each_micro;  /* whole gradients of a step last otherwise then */
-    int64_t recompute, asked_whole; /* they also decide who is the first to ask */
+    int64_t one_micro, gradient_sync; /* whole gradients of a step last otherwise then */
+    int64_t recompute, asked_whole;   /* they also decide who is the first to ask */
 } outline_key;
 
 /* All that a program around micro-batches is built from: outlines of recomputations that have the
@@ -56,7 +55,7 @@ typedef struct program_key {
 
 typedef struct decided_key {
     uint64_t costs, strategy;
-    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, whole_tokens;
+    int64_t tp, cp, ep, micro_batch, recompute, linear_ring, sequence;
 } decided_key;
 
 dh_status tune_decide(estimate *e)
@@ -70,7 +69,7 @@ dh_status tune_decide(estimate *e)
                              .micro_batch = r->micro_batch,
                              .recompute = r->recompute,
                              .linear_ring = r->linear_ring,
-                             .whole_tokens = r->whole_tokens};
+                             .sequence = r->sharing.sequence};
     void **place = dh_table_at(&e->t->decided, e->t->group, &key, sizeof key);
     if (!place) return tune_no_memory(e->ctx);
     if (!*place) {
@@ -206,7 +205,7 @@ static blocks_key key_of_blocks(const estimate *e, dh_recompute_kind recompute)
                         .micro_batch = e->spec.recipe.micro_batch,
                         .recompute = recompute,
                         .linear_ring = e->spec.recipe.linear_ring,
-                        .whole_tokens = e->spec.recipe.whole_tokens,
+                        .sequence = e->spec.recipe.sharing.sequence,
                         .moe_dispatch = e->spec.recipe.moe_dispatch,
                         .expert_rows = e->spec.recipe.expert_rows,
                         .passes = dh_pass_list_reduced(&graphs, &graphs.passes)};
@@ -289,7 +288,8 @@ static bool ends_apart(const tune_timetable *t)
 static bool goes_by_recompute(const estimate *e)
 {
     const dh_recipe *r = &e->spec.recipe;
-    return r->sharing.parameters || r->fuse > 0 || r->post_validation || r->whole_tokens;
+    return r->sharing.parameters || r->fuse > 0 || r->post_validation ||
+           r->sharing.sequence == DH_SEQUENCE_WHOLE;
 }
 
 /* Recomputations with the costs at hand: bits 1 << dh_recompute_kind. */
@@ -301,7 +301,7 @@ static dh_status kinds_alike(const estimate *e, unsigned *kinds)
     if (goes_by_recompute(e) || t->options->fixed >> DH_TUNE_RECOMPUTE & 1) return DH_OK;
     for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) {
         tune_system system;
-        if (t->costs_by[r->whole_tokens][i] != r->costs) continue;
+        if (t->costs_by[r->sharing.sequence][i] != r->costs) continue;
         DH_TRY(tune_system_of(e->ctx, t, i, &system));
         *kinds |= 1u << dh_recipe_recompute(&system.row, (dh_recompute_kind)i);
     }
@@ -316,7 +316,7 @@ static dh_status build_outline(estimate *e, int64_t rank, tune_outline **outline
     DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
     spec.recipe.schedule = e->long_one->schedule;
     spec.recipe.n_micro = spec.recipe.schedule->n_micro;
-    spec.recipe.whole_tokens = dh_recipe_has_whole_tokens(&e->spec.recipe);
+    spec.recipe.sharing.sequence = dh_recipe_sequence(&e->spec.recipe);
     spec.recipe.in_stages = dh_recipe_in_stages(&e->spec.recipe);
     spec.recipe.stages_by_costs = dh_recipe_stages_by_costs(&e->spec.recipe);
     DH_TRY(kinds_alike(e, &kinds));
@@ -380,20 +380,21 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .apart = ends_apart(e->long_one),
                              .copies = dh_schedule_copies_of(e->long_one->schedule),
                              .middle = is_middle(e->long_one, rank),
-                             .whole_tokens = dh_recipe_has_whole_tokens(r),
+                             .sequence = dh_recipe_sequence(r),
                              .zero = dh_sharing_zero(&r->sharing),
                              .bucket_bytes = r->bucket_bytes,
                              .fuse = r->fuse,
                              .ahead = dh_recipe_is_post_validated(r),
                              .by_stage = by_stage(e),
                              .one_micro = e->long_one->schedule->n_micro == 1,
-                             .each_micro = r->sharing.gradient_sync == DH_GRADIENT_SYNC_EVERY,
+                             .gradient_sync = r->sharing.gradient_sync,
                              .in_stages = dh_recipe_in_stages(r),
                              .by_costs = dh_recipe_stages_by_costs(r),
                              .moe_dispatch = r->moe_dispatch,
                              .expert_rows = r->expert_rows,
                              .recompute = e->t->options->cluster ? r->recompute : 0,
-                             .asked_whole = system.row.traits != 0 && r->whole_tokens};
+                             .asked_whole = system.row.traits != 0 &&
+                                            r->sharing.sequence == DH_SEQUENCE_WHOLE};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made = NULL;
     if (!place) return tune_no_memory(e->ctx);

@@ -19,7 +19,7 @@ static uint64_t unreduced_bytes(const dh_program *p, uint32_t flat)
 static bool reduces_each(const dh_program *p)
 {
     bool each = false;
-    for (uint32_t f = 0; f < p->flats.n; f++) each |= p->flats.at[f].each_micro;
+    for (uint32_t f = 0; f < p->flats.n; f++) each |= p->flats.at[f].reduces_each;
     return each;
 }
 
@@ -32,7 +32,7 @@ static void sum_by_micro(const dh_program *p, tune_outline *o)
     uint64_t two = 0, before = 0, pair = 0;
     for (uint32_t f = 0; f < p->flats.n; f++) {
         const dh_flat *flat = &p->flats.at[f];
-        if (!flat->each_micro) {
+        if (!flat->reduces_each) {
             o->transient += unreduced_bytes(p, f);
             continue;
         }
@@ -262,8 +262,8 @@ typedef struct replayed {
     double stream_ns[DH_N_STREAM]; /* end of the last instruction */
     double *end_ns;                /* by instruction; reductions are done at 0 */
     double *reduction_ns;          /* [n_reductions] */
-    double *regather_ns;           /* [n_regathers] */
-    size_t n_reductions, n_regathers;
+    double *first_gather_ns;       /* [n_first_gathers] */
+    size_t n_reductions, n_first_gathers;
 } replayed;
 
 static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id, double ns,
@@ -288,7 +288,7 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
             const double end = run_instr(p, costs, id, ns, r);
             o->optimizer_ns = DH_MAX(o->optimizer_ns, end);
         } else if (dh_instr_graph(p, i)->kind == DH_BLOCK_GATHER) {
-            r->regather_ns[r->n_regathers++] = ns + costs->launch_ns;
+            r->first_gather_ns[r->n_first_gathers++] = ns + costs->launch_ns;
         } else {
             r->reduction_ns[r->n_reductions++] = ns + costs->launch_ns;
         }
@@ -413,14 +413,15 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     tune_outline *o = DH_NEW(arena, tune_outline);
     replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns),
                   .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns),
-                  .regather_ns = calloc(p->instrs.n + 1, sizeof *r.regather_ns)};
-    const bool ok = o && r.end_ns && r.reduction_ns && r.regather_ns;
+                  .first_gather_ns = calloc(p->instrs.n + 1, sizeof *r.first_gather_ns)};
+    const bool ok = o && r.end_ns && r.reduction_ns && r.first_gather_ns;
     dh_status st = ok ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
     if (st == DH_OK)
         st = group_all(ctx, arena, r.reduction_ns, r.n_reductions, &o->reduction_ns,
                        &o->n_reductions);
     if (st == DH_OK)
-        st = group_all(ctx, arena, r.regather_ns, r.n_regathers, &o->regather_ns, &o->n_regathers);
+        st = group_all(ctx, arena, r.first_gather_ns, r.n_first_gathers, &o->first_gather_ns,
+                       &o->n_first_gathers);
     if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
@@ -429,7 +430,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     }
     free(r.end_ns);
     free(r.reduction_ns);
-    free(r.regather_ns);
+    free(r.first_gather_ns);
     dh_program_destroy(p);
     return st;
 }

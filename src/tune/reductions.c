@@ -186,15 +186,15 @@ double tune_reductions_delay(const estimate *e, const tune_timetable *t, const t
     return DH_MAX(reduced_ns - ns, delay_ns);
 }
 
-double tune_regathers_delay(const estimate *e)
+double tune_first_gathers_delay(const estimate *e)
 {
     const tune_timetable *t = e->long_one;
     const tune_outline *o = e->outlines[t->schedule->rank_of[0]];
     const double forward_ns = tune_chain_ns(&e->basis.times->f, &t->types[t->type_of[0]]);
     double gathered_ns = 0, latest_ns = forward_ns;
-    for (size_t k = 0; k < o->n_regathers; k++) {
-        const double left = 1 - (double)k / (double)o->n_regathers;
-        gathered_ns += o->regather_ns[k];
+    for (size_t k = 0; k < o->n_first_gathers; k++) {
+        const double left = 1 - (double)k / (double)o->n_first_gathers;
+        gathered_ns += o->first_gather_ns[k];
         latest_ns = DH_MAX(latest_ns, gathered_ns + left * forward_ns);
     }
     return latest_ns - forward_ns;

@@ -248,7 +248,7 @@ static dh_status find_own_costs(walk *w)
     tuner *t = w->t;
     walk mesh = *w;
     const size_t n = (DH_TUNE_DP + 1) * sizeof *w->config.at;
-    const bool whole = !t->job->sequence_parallel;
+    const dh_sequence whole = dh_sharing_of_job(t->job).sequence;
     if (t->options->cluster) return DH_OK;
     if (memcmp(t->costs_of.at, w->config.at, n) != 0)
         t->costs_own[false] = t->costs_own[true] = NULL;
@@ -285,10 +285,10 @@ static dh_status each_way(walk *w)
 /* Pieces of buckets are stepped by where ranks have shards of what is reduced once a step. */
 static bool may_fuse(const walk *w)
 {
-    const int64_t zero = w->config.at[DH_TUNE_ZERO];
+    const dh_sharing sharing = dh_sharing_of(w->config.at[DH_TUNE_ZERO]);
     const dh_job *job = w->t->job;
-    return job->dp * job->cp > 1 && (zero == 1 || zero == 2) && !job->post_validation &&
-           (job->gradient_sync != DH_GRADIENT_SYNC_EVERY || zero < 2);
+    return job->dp * job->cp > 1 && dh_sharing_steps_shards(&sharing) && !job->post_validation &&
+           (job->gradient_sync != DH_GRADIENT_SYNC_EVERY || !sharing.gradients);
 }
 
 static bool may_step_ahead(const walk *w)
@@ -338,7 +338,7 @@ static bool is_idle(const walk *w, int64_t zero)
 {
     size_t n;
     const dh_schedule_row *row = dh_schedule_rows(&n)[w->config.at[DH_TUNE_SCHEDULE]];
-    return row->breadth_first && w->config.at[DH_TUNE_PP] == 1 && zero < 3;
+    return row->breadth_first && w->config.at[DH_TUNE_PP] == 1 && !dh_sharing_of(zero).parameters;
 }
 
 /* With one data-parallel rank nothing is shared out: all degrees are one. */
@@ -475,8 +475,7 @@ static dh_status graphs_so_far(const walk *w, dh_graph_spec *graphs)
                                         .batch = job->micro_batch,
                                         .seq = job->seq_len / job->cp},
                               .recompute = (dh_recompute_kind)job->recompute,
-                              .whole_tokens = !job->sequence_parallel,
-                              .shards_moments = dh_sharing_of(job->zero).moments};
+                              .sharing = dh_sharing_of_job(job)};
     return dh_mesh_from_job(w->ctx, job, &graphs->mesh);
 }
 

@@ -159,9 +159,10 @@ static dh_fuse fuse_of(int64_t pieces)
 void tune_share_out(const dh_tune_config *config, dh_job *job)
 {
     const int64_t bucket = config->at[DH_TUNE_BUCKET];
+    const dh_sharing sharing = dh_sharing_of(config->at[DH_TUNE_ZERO]);
     job->zero = config->at[DH_TUNE_ZERO];
-    if (job->zero < 2) job->gradient_sync = DH_GRADIENT_SYNC_LAST; /* as the degree has it */
-    if (job->zero < 3) job->regather = DH_REGATHER_MICRO;
+    if (!sharing.gradients) job->gradient_sync = DH_GRADIENT_SYNC_LAST; /* as the degree has it */
+    if (!sharing.parameters) job->regather = DH_REGATHER_MICRO;
     if (bucket >= 0) job->bucket_mb = (double)bucket;
     if (config->at[DH_TUNE_FUSE] >= 0) job->fuse = fuse_of(config->at[DH_TUNE_FUSE]);
     if (config->at[DH_TUNE_POST] >= 0) job->post_validation = config->at[DH_TUNE_POST] > 0;

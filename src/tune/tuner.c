@@ -21,24 +21,24 @@ static const dh_costs *known_costs(const tuner *t, const dh_system_job *heeded)
     return NULL;
 }
 
-static dh_status make_costs(dh_ctx *ctx, tuner *t, bool whole, dh_recompute recompute)
+static dh_status make_costs(dh_ctx *ctx, tuner *t, dh_sequence sequence, dh_recompute recompute)
 {
     dh_job *with = DH_NEW(t->arena, dh_job);
-    const dh_costs **costs = &t->costs_by[whole][recompute];
+    const dh_costs **costs = &t->costs_by[sequence][recompute];
     dh_system system;
     dh_system_job said;
     if (!with) return no_memory(ctx);
     *with = *t->job;
     with->recompute = recompute;
-    with->sequence_parallel = !whole;
+    with->sequence_parallel = sequence == DH_SEQUENCE_SPLIT;
     DH_TRY(dh_job_system(ctx, with, &system, &said));
     said = dh_system_heeds(&system, &said, t->options->cluster);
     const dh_costs *known = known_costs(t, &said);
     if (!known) {
         DH_TRY(dh_job_cluster_costs(ctx, t->arena, with, t->options->cluster, &known));
-        known = tune_memo_init(&t->memo[whole][recompute], t->group, known);
+        known = tune_memo_init(&t->memo[sequence][recompute], t->group, known);
     }
-    t->heeded[whole][recompute] = said;
+    t->heeded[sequence][recompute] = said;
     *costs = known;
     return DH_OK;
 }
@@ -47,10 +47,10 @@ static dh_status make_costs(dh_ctx *ctx, tuner *t, bool whole, dh_recompute reco
  * time with them; ours do not. */
 static dh_status find_costs(dh_ctx *ctx, tuner *t)
 {
-    for (int whole = 0; whole < 2; whole++)
+    for (int s = DH_SEQUENCE_SPLIT; s <= DH_SEQUENCE_WHOLE; s++)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++)
-            DH_TRY(make_costs(ctx, t, whole, (dh_recompute)i));
-    t->costs = t->costs_by[!t->job->sequence_parallel][t->job->recompute];
+            DH_TRY(make_costs(ctx, t, (dh_sequence)s, (dh_recompute)i));
+    t->costs = t->costs_by[dh_sharing_of_job(t->job).sequence][t->job->recompute];
     return DH_OK;
 }
 
@@ -95,9 +95,9 @@ dh_status tune_forget(dh_ctx *ctx, tuner *t)
 {
     give_up(t);
     t->group = dh_arena_create();
-    for (int whole = 0; whole < 2; whole++)
+    for (int s = DH_SEQUENCE_SPLIT; s <= DH_SEQUENCE_WHOLE; s++)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++)
-            tune_memo_forget(&t->memo[whole][i], t->group);
+            tune_memo_forget(&t->memo[s][i], t->group);
     return t->group ? DH_OK : no_memory(ctx);
 }
 
@@ -106,8 +106,8 @@ void tune_tuner_fini(tuner *t)
     give_up(t);
     dh_table_fini(&t->outlines);
     dh_table_fini(&t->programs);
-    for (int whole = 0; whole < 2; whole++)
-        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[whole][i].times);
+    for (int s = DH_SEQUENCE_SPLIT; s <= DH_SEQUENCE_WHOLE; s++)
+        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[s][i].times);
     dh_vec_fini(&t->all_blocks);
     free(t->scratch);
     dh_arena_destroy(t->arena);

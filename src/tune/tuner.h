@@ -230,9 +230,9 @@ typedef struct tune_outline {
     /* The same speeds by kind of recomputation; nothing else here depends on it. */
     tune_speeds speeds[TUNE_N_RECOMPUTE_KINDS];
     double optimizer_ns;
-    /* Gathers of parameters when a step begins: [n_regathers] in the order of the forward. */
-    double *regather_ns;
-    size_t n_regathers;
+    /* Gathers of parameters when a step begins: [n_first_gathers] in the order of the forward. */
+    double *first_gather_ns;
+    size_t n_first_gathers;
     /* Parameters stored as shards. Times: gathers of a micro-batch's forward and of its backward,
      * over all of the rank's blocks. gathers_ahead: one block is gathered while another computes.
      * Bytes that are whole, or kept for the backward: at once in a backward; at the end of a
@@ -312,7 +312,7 @@ typedef struct tuner {
     const dh_costs *costs;   /* the cluster's; else those of the current mesh */
     dh_tune_config costs_of; /* without a cluster: the mesh of `costs` */
     /* Costs by recomputation, on which a system's operators may depend; NULL: one for all. */
-    const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* [1]: with whole tokens */
+    const dh_costs *costs_by[2][DH_N_TUNE_RECOMPUTE]; /* by dh_sequence */
     dh_system_job heeded[2][DH_N_TUNE_RECOMPUTE];     /* inputs of each; equal inputs share costs */
     const dh_costs *costs_own[2]; /* without a cluster: the same, of the current mesh */
     dh_tune_config own;           /* the job's values, for fixed dimensions */

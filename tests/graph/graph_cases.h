@@ -17,7 +17,7 @@ typedef struct graph_case {
     bool backward;
     int64_t cp;
     int64_t ep;
-    bool whole_tokens;
+    dh_sequence sequence;
 } graph_case;
 
 static inline dh_graph *parse_graph(const char *text)
@@ -73,7 +73,7 @@ static inline dh_graph *build_case(const graph_case *c)
                             .tp_rank = c->tp - 1,
                             .ep = c->ep,
                             .ep_rank = c->ep - 1,
-                            .whole_tokens = c->whole_tokens};
+                            .sequence = c->sequence};
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
     assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 1.5, NULL));
     if (c->backward) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
@@ -94,7 +94,7 @@ static inline int for_each_layout(graph_case c, void (*fn)(const graph_case *, d
         c.tp = layouts[i][0];
         c.cp = layouts[i][1];
         c.ep = layouts[i][2];
-        c.whole_tokens = layouts[i][3];
+        c.sequence = (dh_sequence)layouts[i][3];
         dh_graph *g = build_case(&c);
         fn(&c, g);
         dh_graph_destroy(g);

@@ -11,7 +11,7 @@ typedef struct setting {
     dh_block_kind kind;
     dh_mode mode;
     int64_t tp, cp;
-    bool whole_tokens;
+    dh_sequence sequence;
 } setting;
 
 static dh_graph_spec spec_of(const setting *s, const dh_model *model, const char *passes)
@@ -27,7 +27,7 @@ static dh_graph_spec spec_of(const setting *s, const dh_model *model, const char
                                     .loss_scale = 1,
                                     .head_chunk_bytes = 64 * 4 * model->vocab},
                           .mesh = {.tp = s->tp, .cp = s->cp, .ep = 1},
-                          .whole_tokens = s->whole_tokens};
+                          .sharing.sequence = s->sequence};
     assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &spec.passes));
     return spec;
 }
@@ -140,7 +140,7 @@ static void as_much_travels_in_more_calls(void **state)
 static void another_part_computes_behind_a_sum(void **state)
 {
     const dh_model model = preset("gpt2-tiny");
-    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, 2, 1, true};
+    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, 2, 1, DH_SEQUENCE_WHOLE};
     dh_graph *g = make(&s, &model, "domino");
     int n_sums = 0, n_hidden = 0;
     (void)state;
@@ -171,7 +171,7 @@ typedef struct hiding {
 static hiding hiding_of(const char *passes)
 {
     const dh_model model = preset("llama-tiny");
-    const setting s = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, 2, 1, true};
+    const setting s = {"llama-tiny", DH_BLOCK_LAYER, DH_MODE_EVAL, 2, 1, DH_SEQUENCE_WHOLE};
     dh_graph *g = make(&s, &model, passes);
     hiding h = {0, 0};
     for (size_t i = 0; i < g->ops.n; i++) {
@@ -229,7 +229,7 @@ static void a_bias_is_cut_with_its_weight(void **state)
                                  "F %9 = linear(%0, %5, %7)\n"
                                  "F %3 = join_columns(%8, %9)\n");
     const dh_model model = preset("gpt2-tiny");
-    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, false};
+    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, DH_SEQUENCE_SPLIT};
     const dh_graph_spec spec = spec_of(&s, &model, "domino(parts=1, columns=2)");
     const dh_pass_work work = {.graph = g, .spec = &spec, .args = spec.passes.at[0].args};
     (void)state;
@@ -253,11 +253,12 @@ static void assert_left_alone(const setting *s, const char *passes, const char *
 
 static void it_says_where_it_does_not_apply(void **state)
 {
-    const setting one = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 1, 1, false};
-    const setting decode = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, 2, 1, false};
-    const setting experts = {"mixtral-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, false};
-    const setting three = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, true};
-    const setting wide = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 64, 1, false};
+    const setting one = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 1, 1, DH_SEQUENCE_SPLIT};
+    const setting decode = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_DECODE, 2, 1, DH_SEQUENCE_SPLIT};
+    const setting experts = {"mixtral-tiny",   DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1,
+                             DH_SEQUENCE_SPLIT};
+    const setting three = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, DH_SEQUENCE_WHOLE};
+    const setting wide = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 64, 1, DH_SEQUENCE_SPLIT};
     (void)state;
     assert_left_alone(&one, "domino", "parallel.tp=1");
     assert_left_alone(&decode, "domino", "decoding has one sequence");
@@ -276,7 +277,7 @@ static void unknown_operators_are_refused(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     const dh_model model = preset("gpt2-tiny");
-    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, false};
+    const setting s = {"gpt2-tiny", DH_BLOCK_LAYER, DH_MODE_TRAIN, 2, 1, DH_SEQUENCE_SPLIT};
     const dh_graph_spec spec = spec_of(&s, &model, "domino");
     dh_graph *g;
     (void)state;

@@ -432,7 +432,7 @@ static void whole_tokens_take_all_reduces(void **state)
     for (size_t i = 0; i < DH_COUNTOF(presets); i++) {
         graph_case c = CASE(presets[i], DH_BLOCK_LAYER, 0, 2);
         dh_graph *split = build_case(&c);
-        c.whole_tokens = true;
+        c.sequence = DH_SEQUENCE_WHOLE;
         dh_graph *g = build_case(&c);
         const int routers = i == 2;
         assert_int_equal(count_ops(g, DH_OP_ALL_REDUCE, F), 2);

@@ -2,11 +2,11 @@
  * its share, and every part is gathered and reduced by itself. */
 #include "graph_cases.h"
 
-static void assert_splits_to(const char *text, const char *want_text, bool whole_tokens)
+static void assert_splits_to(const char *text, const char *want_text, dh_sequence sequence)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_graph *g = parse_graph(text), *want = parse_graph(want_text);
-    const dh_shard shard = {.tp = 2, .tp_rank = 1, .whole_tokens = whole_tokens};
+    const dh_shard shard = {.tp = 2, .tp_rank = 1, .sequence = sequence};
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
     assert_ok(&ctx, dh_graph_check(&ctx, g));
     assert_same_graph(g, want);
@@ -80,7 +80,7 @@ static const char layer_split[] = "dhelix.graph v2 layer eval f32\n"
 static void parts_are_shared_out_one_by_one(void **state)
 {
     (void)state;
-    assert_splits_to(layer, layer_split, false);
+    assert_splits_to(layer, layer_split, DH_SEQUENCE_SPLIT);
 }
 
 /* ---- a head whose gradient leaves in parts ------------------------------------------------- */
@@ -167,8 +167,8 @@ static const char head_split[] = "dhelix.graph v2 head train f32\n"
 static void the_loss_gradient_is_reduced_by_parts(void **state)
 {
     (void)state;
-    assert_splits_to(head, head_whole, true);
-    assert_splits_to(head, head_split, false);
+    assert_splits_to(head, head_whole, DH_SEQUENCE_WHOLE);
+    assert_splits_to(head, head_split, DH_SEQUENCE_SPLIT);
 }
 
 /* ---- inputs of a part ---------------------------------------------------------------------- */

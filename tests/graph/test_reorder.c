@@ -9,7 +9,7 @@ static void rewrite(dh_graph *g, const char *passes, dh_pass_report *report)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_pass_list list;
-    dh_graph_spec spec = {.whole_tokens = true};
+    dh_graph_spec spec = {.sharing.sequence = DH_SEQUENCE_WHOLE};
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 1, 1, 0, 0, &spec.mesh));
     assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &list));
     for (int64_t i = 0; i < list.n; i++) {
@@ -143,12 +143,16 @@ static dh_graph *make(const char *name, dh_block_kind kind, int64_t tp, bool who
                                     .loss_scale = 1.0 / 384,
                                     .head_chunk_bytes = 64 * 4 * model.vocab},
                           .recompute = recompute,
-                          .whole_tokens = whole};
+                          .sharing.sequence = whole ? DH_SEQUENCE_WHOLE : DH_SEQUENCE_SPLIT};
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.mesh));
     assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &spec.passes));
     const dh_graph_rank rank = {
-        .shard = {.tp = tp, .tp_rank = tp - 1, .ep = 1, .whole_tokens = whole}};
-    assert_true(dh_graph_whole_tokens(&spec) == (whole && strstr(passes, "reorder") == NULL));
+        .shard = {.tp = tp,
+                  .tp_rank = tp - 1,
+                  .ep = 1,
+                  .sequence = whole ? DH_SEQUENCE_WHOLE : DH_SEQUENCE_SPLIT}};
+    assert_true((dh_graph_sequence(&spec) == DH_SEQUENCE_WHOLE) ==
+                (whole && strstr(passes, "reorder") == NULL));
     assert_ok(&ctx, dh_graph_make(&ctx, &spec, kind, rank, NULL, &g));
     return g;
 }
@@ -224,7 +228,8 @@ static void jobs_say_why_not(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_model model = preset("gpt2-tiny"), experts = preset("mixtral-tiny");
-    dh_graph_spec spec = {.build = {.model = &model, .batch = 2, .seq = 8}, .whole_tokens = true};
+    dh_graph_spec spec = {.build = {.model = &model, .batch = 2, .seq = 8},
+                          .sharing.sequence = DH_SEQUENCE_WHOLE};
     const int64_t none[DH_MAX_PASS_PARAMS] = {0};
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, 2, 1, 1, 1, 0, 0, &spec.mesh));
     assert_null(dh_pass_row_split.applicable(&spec, none));
@@ -234,13 +239,13 @@ static void jobs_say_why_not(void **state)
     spec.build.seq = 7;
     spec.build.batch = 1;
     assert_non_null(strstr(dh_pass_row_reorder.applicable(&spec, none), "do not divide"));
-    assert_true(dh_graph_whole_tokens(&spec));
+    assert_int_equal(dh_graph_sequence(&spec), DH_SEQUENCE_WHOLE);
     assert_non_null(strstr(dh_pass_row_fuse.applicable(&spec, none), "every rank has all tokens"));
     spec.build.seq = 8;
     assert_null(dh_pass_row_fuse.applicable(&spec, none));
     spec.build.model = &experts;
     assert_non_null(strstr(dh_pass_row_reorder.applicable(&spec, none), "experts"));
-    spec.whole_tokens = false;
+    spec.sharing.sequence = DH_SEQUENCE_SPLIT;
     assert_non_null(strstr(dh_pass_row_split.applicable(&spec, none), "tokens are split already"));
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, 1, 1, 1, 1, 0, 0, &spec.mesh));
     assert_non_null(strstr(dh_pass_row_split.applicable(&spec, none), "one rank"));

@@ -305,7 +305,7 @@ static const char *why_not(const dh_mesh *mesh, const char *passes)
 {
     dh_ctx ctx = DH_CTX_INIT;
     dh_pass_list list;
-    const dh_graph_spec spec = {.mesh = *mesh, .shards_moments = zero > 0};
+    const dh_graph_spec spec = {.mesh = *mesh, .sharing = dh_sharing_of(zero)};
     assert_ok(&ctx, dh_pass_list_parse(&ctx, passes, &list));
     return list.at[0].pass->applicable(&spec, list.at[0].args);
 }

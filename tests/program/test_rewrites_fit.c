@@ -11,7 +11,7 @@ static dh_recipe recipe_of(dh_ctx *ctx, const char *preset, int64_t pp)
                    .seq = 64,
                    .n_micro = 8,
                    .global_tokens = 1024,
-                   .whole_tokens = true,
+                   .sharing.sequence = DH_SEQUENCE_WHOLE,
                    .costs = &dh_costs_default};
     assert_ok(ctx, dh_model_from_preset(ctx, preset, &r.model));
     assert_ok(ctx, dh_mesh_init(ctx, 1, 2, pp, 1, 1, 0, 0, &r.mesh));

@@ -745,7 +745,7 @@ static void stp_exposes_what_its_closed_form_says(void **state)
         job j;
         dh_sim *sim;
         job_init(&j, &s);
-        j.recipe.whole_tokens = true;
+        j.recipe.sharing.sequence = DH_SEQUENCE_WHOLE;
         j.recipe.model.n_layers = 2 * j.schedule->n_stages;
         assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &even, &(dh_sim_options){0}, &sim));
         const int64_t sums_of_a_chunk = 2 * 2 * SUM_NS;
@@ -768,7 +768,7 @@ static uint64_t most_activations(const char *schedule, const char *strategy, int
     job j;
     dh_sim *sim;
     job_init(&j, &s);
-    j.recipe.whole_tokens = true;
+    j.recipe.sharing.sequence = DH_SEQUENCE_WHOLE;
     j.recipe.model.n_layers = 2 * j.schedule->n_stages;
     assert_ok(&ctx, dh_simulate(&ctx, &j.recipe, &even, &(dh_sim_options){0}, &sim));
     assert_int_equal(sim->ranks[0].stage, 0);

@@ -18,7 +18,7 @@ static dh_graph_spec spec_of(const char *preset, int64_t tp, bool whole)
                                     .seq = model.max_seq < 2048 ? model.max_seq : 2048,
                                     .loss_scale = 1,
                                     .head_chunk_bytes = DH_HEAD_CHUNK_BYTES},
-                          .whole_tokens = whole};
+                          .sharing.sequence = whole ? DH_SEQUENCE_WHOLE : DH_SEQUENCE_SPLIT};
     assert_ok(&ctx, dh_mesh_init(&ctx, 1, tp, 1, 1, 1, 0, 0, &spec.mesh));
     return spec;
 }

@@ -453,7 +453,7 @@ static void parts_are_there_at_the_same_time_by_all(void **state)
         dh_arena *arena = dh_arena_create();
         at_hand = (seen){0};
         job_init(&j, "dhelix-w", 2, 1, 8, &turns);
-        j.spec.recipe.whole_tokens = i == 1;
+        j.spec.recipe.sharing.sequence = i == 1 ? DH_SEQUENCE_WHOLE : DH_SEQUENCE_SPLIT;
         assert_ok(&ctx, dh_strategy_read(&ctx, arena, strategies[i], &j.spec.recipe.strategy));
         dh_sim *sim = simulate(&j);
         assert_true(at_hand.n_slots > 0);

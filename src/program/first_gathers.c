@@ -39,10 +39,10 @@ static place *order_flats(const dh_program *p)
     return order;
 }
 
-typedef DH_VEC(dh_regather) regather_list;
+typedef DH_VEC(dh_first_gather) first_gather_list;
 
 /* Every piece of a flat's matrices, of which the rank has updated a shard in its place. */
-static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, regather_list *list)
+static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, first_gather_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     const dh_flat f = p->flats.at[id];
@@ -53,11 +53,11 @@ static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, regathe
     DH_TRY(dh_reductions_gather_stages(ctx, r, group, &stages));
     for (int64_t k = 0; f.n_shard < f.n_piece && k < f.n_pieces; k++) {
         const int64_t first = k * f.n_piece;
-        dh_regather made = {.flat = id,
-                            .n_own = f.n_shard,
-                            .n_whole = f.n_piece,
-                            .group = (int32_t)group,
-                            .stages = stages};
+        dh_first_gather made = {.flat = id,
+                                .n_own = f.n_shard,
+                                .n_whole = f.n_piece,
+                                .group = (int32_t)group,
+                                .stages = stages};
         DH_TRY(dh_emit_range(ctx, r->emitter, dh_flat_part(all, first + f.shard0, f.n_shard, item),
                              &made.own));
         DH_TRY(
@@ -67,7 +67,7 @@ static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, regathe
     return DH_OK;
 }
 
-static dh_status list_all(dh_ctx *ctx, const dh_reducer *r, regather_list *list)
+static dh_status list_all(dh_ctx *ctx, const dh_reducer *r, first_gather_list *list)
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     place *order = order_flats(p);
@@ -78,17 +78,17 @@ static dh_status list_all(dh_ctx *ctx, const dh_reducer *r, regather_list *list)
     return st;
 }
 
-dh_status dh_regathers_emit(dh_ctx *ctx, const dh_reducer *r)
+dh_status dh_first_gathers_emit(dh_ctx *ctx, const dh_reducer *r)
 {
-    regather_list list = {0};
+    first_gather_list list = {0};
     dh_graph *g = NULL;
     uint32_t graph, id;
     if (r->spec->recipe.sharing.gather == DH_GATHER_OPTIMIZER || r->spec->recipe.sharing.parameters)
         return DH_OK;
     dh_status st = list_all(ctx, r, &list);
     if (st == DH_OK && list.n > 0)
-        st = dh_graph_build_regathers(ctx, list.at, list.n, dh_emitter_program(r->emitter)->dtype,
-                                      &g);
+        st = dh_graph_build_first_gathers(ctx, list.at, list.n,
+                                          dh_emitter_program(r->emitter)->dtype, &g);
     dh_vec_fini(&list);
     if (st != DH_OK || !g) return st;
     DH_TRY(dh_emit_add_graph(ctx, r->emitter, g, &graph));
