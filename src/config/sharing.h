@@ -53,6 +53,11 @@ static inline bool dh_sharing_steps_shards(const dh_sharing *sharing)
 {
     return sharing->moments && !sharing->parameters;
 }
+/* Whether gradients are reduced more than once a step, which has so many micro-batches. */
+static inline bool dh_sharing_reduces_each(const dh_sharing *sharing, int64_t n_micro)
+{
+    return sharing->gradient_sync == DH_GRADIENT_SYNC_EVERY && sharing->gradients && n_micro > 1;
+}
 /* By all of a job's settings. A setting about what is not sharded has no say. */
 dh_sharing dh_sharing_of_job(const dh_job *job);
 

@@ -98,8 +98,7 @@ static inline bool dh_recipe_is_fused(const dh_recipe *recipe)
 /* Whether reductions come more than once a step. */
 static inline bool dh_recipe_reduces_each(const dh_recipe *recipe)
 {
-    return recipe->sharing.gradient_sync == DH_GRADIENT_SYNC_EVERY && recipe->sharing.gradients &&
-           recipe->n_micro > 1;
+    return dh_sharing_reduces_each(&recipe->sharing, recipe->n_micro);
 }
 
 /* The spec of the graphs of training. */

@@ -2,6 +2,7 @@
  * dh_schedule_validate, and many micro-batches continue a straight line. */
 #include "dh_test.h"
 
+#include "plan/step_events.h"
 #include "tune/estimate.h"
 
 /* An input and a weight gradient side by side count as a whole backward. */
@@ -117,6 +118,51 @@ static void test_timetables_time_as_schedules_do(void **state)
 {
     (void)state;
     each_row(same_as_schedule_time);
+}
+
+/* Slots and transfers of the timetable are those of the step's events, in their order, with the same
+ * needs; what gathers and reduces is counted alike. */
+static void same_as_events(const dh_schedule_row *row, int32_t p)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    timed t = time_schedule(schedule_of(row, p, 16));
+    const dh_schedule *s = t.schedule;
+    dh_step_events events;
+    dh_step_spec spec = {
+        .schedule = s, .sharing = dh_sharing_of(3), .rank = -1, .trains = true, .runs = true};
+    spec.sharing.regather = DH_REGATHER_STAGE;
+    assert_ok(&ctx, dh_step_events_make(&ctx, &spec, &events));
+    int32_t *number = calloc(events.list.n + 1, sizeof *number); /* of the timetable, by event */
+    int32_t n = 0, n_gathers[2][64] = {{0}};
+    assert_int_equal(events.n_timed, t.table->n_slots);
+    for (size_t i = 0; i < events.list.n; i++) {
+        const dh_step_event *e = &events.list.at[i];
+        const tune_slot *slot = &t.table->slots[n];
+        if (e->kind == DH_STEP_GATHER) n_gathers[!e->forward][e->stage]++;
+        if (e->kind != DH_STEP_SLOT && e->kind != DH_STEP_TRANSFER) continue;
+        number[i] = n++;
+        assert_true(slot->rank == e->rank && slot->peer == e->peer);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(slot->need[k], e->need[k] < 0 ? -1 : number[e->need[k]]);
+        if (e->kind != DH_STEP_SLOT) continue;
+        const int32_t reduce = e->use[s->slots[e->slot].n_actions - 1].reduce;
+        const bool during = reduce >= 0 && events.list.at[reduce].when == DH_REDUCE_DURING;
+        assert_int_equal(t.table->classes[slot->cls].last, during);
+    }
+    assert_int_equal(n, t.table->n_slots);
+    for (int32_t v = 0; v < s->n_stages; v++)
+        for (int b = 0; b < 2; b++) /* two strands of one stage are gathered together */
+            assert_true(n_gathers[b][v] <= t.table->n_gathers[b][v] &&
+                        (row->pairs || n_gathers[b][v] == t.table->n_gathers[b][v]));
+    free(number);
+    dh_step_events_fini(&events);
+    release(&t);
+}
+
+static void test_timetables_are_of_the_events(void **state)
+{
+    (void)state;
+    each_row(same_as_events);
 }
 
 static void continues_straight(const dh_schedule_row *row, int32_t p)
@@ -238,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_timetables_time_as_schedules_do),
+        cmocka_unit_test(test_timetables_are_of_the_events),
         cmocka_unit_test(test_many_micro_batches_continue_a_straight_line),
         cmocka_unit_test(reductions_slow_down_a_backward),
         cmocka_unit_test(test_transfers_by_hand),
