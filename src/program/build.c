@@ -1,12 +1,7 @@
-/* Building the program of one rank. It finds the rank's blocks, then emits their operators in the
- * order of the pipeline schedule. Between them come transfers between stages, reductions in the
- * slots that complete the gradients, and the optimizer.
- *
- * Order and deadlock. A rank's streams run in order and a transfer occupies the streams of both
- * ends, so all ranks must agree on one order of everything that communicates. The order is that of
- * the schedule's own clock with unit durations. A slot counts at its start, a transfer or reduction
- * at the end of the slot that makes its data. Each rank emits its own items sorted by that time, so
- * the earliest item of all is always the next one at all its ranks. */
+/* Building the program of one rank. It finds the rank's blocks, then lowers the events of the step
+ * (plan/step_events.h) one after another: slots to the operators of their blocks, transfers to those
+ * of links, reductions, and the optimizer. What happens in a step and in which order is decided
+ * there; here, which operators that is. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,22 +133,10 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
     return add_link(ctx, b, true, false, s, s->id - 1, &s->send_backward);
 }
 
-/* Micro-batches of a step that run through a copy of the model. */
-static int64_t count_micro(const plan *b, int32_t copy)
-{
-    int64_t n = 0;
-    if (!plan_has_copies(b)) return b->spec->recipe.n_micro;
-    for (int32_t j = 0; j < b->schedule->n_micro; j++) n += b->schedule->copy_of[j] == copy;
-    return n;
-}
-
 static dh_status add_stage(dh_ctx *ctx, plan *b, int32_t copy, int32_t id, int64_t first_layer)
 {
     stage *s = &b->stages[b->n_stages];
-    *s = (stage){.id = id,
-                 .copy = copy,
-                 .again = copy > 0 && plan_stage(b, 0, id),
-                 .backward_left = count_micro(b, copy)};
+    *s = (stage){.id = id, .copy = copy, .again = copy > 0 && plan_stage(b, 0, id)};
     b->n_stages++;
     dh_emit_again(b->emitter, s->again);
     DH_TRY(add_chain(ctx, b, s, first_layer));
@@ -169,8 +152,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     const dh_schedule *sch = b->schedule;
     b->layers = calloc((size_t)sch->n_stages + 1, sizeof *b->layers);
     b->stages = calloc((size_t)(sch->n_copies * sch->n_stages) + 1, sizeof *b->stages);
-    b->loaded = calloc((size_t)b->spec->recipe.n_micro + 1, 1);
-    if (!b->layers || !b->stages || !b->loaded) return plan_no_memory(ctx);
+    if (!b->layers || !b->stages) return plan_no_memory(ctx);
     DH_TRY(dh_layer_split(ctx, b->spec->recipe.model.n_layers, sch->n_stages,
                           b->spec->recipe.layer_split ? b->spec->recipe.layer_split : "",
                           b->layers));
@@ -186,86 +168,64 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     return DH_OK;
 }
 
-/* ---- order --------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------- */
 
-/* One thing this rank does, and its place in the order all ranks share. */
-typedef struct event {
-    int64_t time;
-    int32_t rank; /* 0 transfers, 1 slots: what arrives at a time is there for what starts */
-    int32_t stage, micro, forward;
-    uint32_t link; /* transfers: the link block */
-    uint32_t from; /* of sends: the block that made the data */
-    const dh_pipe_slot *slot;
-    double to_end; /* of slots: time from its end to that of the step, in lengths of the slot */
-} event;
-typedef DH_VEC(event) event_list;
-
-static int by_time(const void *x, const void *y)
+static dh_status find_events(dh_ctx *ctx, plan *b)
 {
-    const event *a = x, *b = y;
-    if (a->time != b->time) return a->time < b->time ? -1 : 1;
-    if (a->rank != b->rank) return a->rank - b->rank;
-    if (a->stage != b->stage) return a->stage - b->stage;
-    if (a->micro != b->micro) return a->micro - b->micro;
-    return a->forward - b->forward;
+    const dh_program_spec *s = b->spec;
+    const bool train = s->mode == DH_MODE_TRAIN;
+    const dh_step_spec step = {.schedule = b->schedule,
+                               .sharing = s->recipe.sharing,
+                               .rank = b->pipe_rank,
+                               .trains = train,
+                               .runs = s->part != DH_PART_UPDATE && !s->outline && !s->gathers,
+                               .goes_on = s->goes_on,
+                               .gathers = train || s->gathers,
+                               .updates = train && s->part != DH_PART_GRADS,
+                               .tied = s->recipe.model.tied_head,
+                               .tied_apart = b->reducer.tied_apart && s->part != DH_PART_UPDATE &&
+                                             !s->gathers};
+    return dh_step_events_make(ctx, &step, &b->events);
 }
 
-/* The transfers an action causes, where this rank is one of the ends. */
-static dh_status add_transfer(dh_ctx *ctx, plan *b, const dh_pipe_action *a, int64_t end,
-                              event_list *events)
+static dh_status emit_transfer(dh_ctx *ctx, plan *b, const dh_step_event *e)
 {
-    if (a->kind == DH_PIPE_W) return DH_OK;
-    const bool forward = a->kind == DH_PIPE_F;
-    const int32_t to = forward ? a->stage + 1 : a->stage - 1;
-    const int32_t copy = b->schedule->copy_of[a->micro];
-    const stage *sender = plan_stage(b, copy, a->stage), *receiver = plan_stage(b, copy, to);
-    event e = {.time = end, .stage = a->stage, .micro = a->micro, .forward = forward};
-    e.link = DH_NONE;
-    e.from = DH_NONE;
-    if (sender) {
-        e.link = forward ? sender->send_forward : sender->send_backward;
-        e.from = forward ? sender->chain[sender->n_chain - 1] : sender->chain[0];
+    const bool sends = e->rank == b->pipe_rank;
+    const stage *s = plan_stage(b, e->copy, sends ? e->stage : e->stage + (e->forward ? 1 : -1));
+    const uint32_t link = sends ? (e->forward ? s->send_forward : s->send_backward)
+                                : (e->forward ? s->recv_forward : s->recv_backward);
+    const uint32_t from = s->chain[e->forward ? s->n_chain - 1 : 0];
+    if (sends) DH_TRY(dh_emit_bind(ctx, b->emitter, from, link, e->micro, e->forward));
+    return dh_emit_phases(ctx, b->emitter, link, e->micro, DH_PHASES(DH_PHASE_F));
+}
+
+/* Sums of both ends of a tied embedding. */
+static dh_status emit_ends(dh_ctx *ctx, plan *b, const dh_step_event *e)
+{
+    const stage *s = plan_first_copy(b, e->stage);
+    for (size_t k = 0; k < s->n_chain; k++)
+        if (dh_reductions_last(&b->reducer, s->chain[k]))
+            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[k], DH_SUMS_STEP, -1));
+    return DH_OK;
+}
+
+/* Gathers and releases of a slot, and reductions during it, are among its operators. */
+static dh_status emit_event(dh_ctx *ctx, plan *b, const dh_step_event *e)
+{
+    switch (e->kind) {
+    case DH_STEP_GATHER:
+        return e->slot < 0 ? dh_first_gathers_emit(ctx, &b->reducer) : DH_OK;
+    case DH_STEP_SLOT:
+        return plan_emit_slot(ctx, b, e);
+    case DH_STEP_TRANSFER:
+        return emit_transfer(ctx, b, e);
+    case DH_STEP_REDUCE:
+        return e->when == DH_REDUCE_AT_END ? emit_ends(ctx, b, e) : plan_emit_reduce(ctx, b, e);
+    case DH_STEP_UPDATE:
+        return dh_optimizer_emit(ctx, &b->reducer, &b->optimizer);
+    default:
+        return DH_OK;
     }
-    if (receiver && e.link == DH_NONE) {
-        e.link = forward ? receiver->recv_forward : receiver->recv_backward;
-        e.from = DH_NONE;
-    }
-    if (e.link == DH_NONE || (sender && receiver)) return DH_OK;
-    return dh_vec_push(events, e) ? DH_OK : plan_no_memory(ctx);
-}
-
-static dh_status list_events(dh_ctx *ctx, plan *b, event_list *events)
-{
-    const dh_schedule *s = b->schedule;
-    const bool train = b->spec->mode == DH_MODE_TRAIN;
-    dh_schedule_timing timing;
-    DH_TRY(dh_schedule_time_order(ctx, s, &timing));
-    dh_status st = DH_OK;
-    int64_t last = 0;
-    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++) last = DH_MAX(last, timing.end_ns[i]);
-    for (int32_t r = 0; r < s->n_ranks; r++)
-        for (int32_t i = s->first_slot[r]; st == DH_OK && i < s->first_slot[r + 1]; i++) {
-            const dh_pipe_slot *slot = &s->slots[i];
-            event e = {.time = timing.start_ns[i], .rank = 1, .slot = slot, .link = DH_NONE};
-            e.to_end = (double)(last - timing.end_ns[i]) / (double)(timing.end_ns[i] - e.time);
-            if (r == b->pipe_rank && !dh_vec_push(events, e)) st = plan_no_memory(ctx);
-            for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++)
-                if (train || slot->action[k].kind == DH_PIPE_F)
-                    st = add_transfer(ctx, b, &slot->action[k], timing.end_ns[i], events);
-        }
-    if (st == DH_OK && train && plan_has_copies(b)) st = plan_order_turns(ctx, b, &timing);
-    dh_schedule_timing_fini(&timing);
-    if (st == DH_OK && events->n) qsort(events->at, events->n, sizeof *events->at, by_time);
-    return st;
-}
-
-static dh_status emit_event(dh_ctx *ctx, plan *b, const event *e)
-{
-    if (e->slot) return plan_emit_slot(ctx, b, e->slot, e->to_end);
-    if (e->from != DH_NONE)
-        DH_TRY(dh_emit_bind(ctx, b->emitter, e->from, e->link, e->micro, e->forward));
-    DH_TRY(dh_emit_phases(ctx, b->emitter, e->link, e->micro, DH_PHASES(DH_PHASE_F)));
-    return e->from != DH_NONE && !e->forward ? plan_emit_held(ctx, b) : DH_OK;
 }
 
 /* The reductions of the last micro-batch's backward, and nothing else. */
@@ -278,6 +238,14 @@ static dh_status emit_reductions(dh_ctx *ctx, plan *b)
             if (!b->stages[i].again && !dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
                 DH_TRY(dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k], which, mb));
     return DH_OK;
+}
+
+/* After the last slot nothing is left of its reductions. */
+static dh_status end_slots(dh_ctx *ctx, plan *b)
+{
+    DH_CHECK(b->behind.n == 0, "reductions of a slot wait for a transfer that there is not");
+    if (b->spec->outline && b->spec->part != DH_PART_UPDATE) DH_TRY(emit_reductions(ctx, b));
+    return plan_emit_settled(ctx, b);
 }
 
 /* A step is one program, and a program is held whole. One that will be far too long is foreseen
@@ -298,28 +266,17 @@ static dh_status check_length(dh_ctx *ctx, const plan *b, size_t n_done, size_t 
 
 static dh_status emit_events(dh_ctx *ctx, plan *b)
 {
-    event_list events = {0};
-    dh_status st = list_events(ctx, b, &events);
-    for (size_t i = 0; st == DH_OK && i < events.n; i++) {
-        st = dh_heed_stop(ctx, "a program was built");
-        if (st == DH_OK) st = emit_event(ctx, b, &events.at[i]);
-        if (st == DH_OK) st = check_length(ctx, b, i + 1, events.n);
+    const int32_t n = (int32_t)b->events.list.n;
+    size_t n_timed = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const dh_step_event *e = &b->events.list.at[i];
+        if (i == b->events.end) DH_TRY(end_slots(ctx, b));
+        DH_TRY(dh_heed_stop(ctx, "a program was built"));
+        DH_TRY(emit_event(ctx, b, e));
+        if (e->kind != DH_STEP_SLOT && e->kind != DH_STEP_TRANSFER) continue;
+        DH_TRY(check_length(ctx, b, ++n_timed, (size_t)b->events.n_timed));
     }
-    dh_vec_fini(&events);
-    return st;
-}
-
-static dh_status emit_step(dh_ctx *ctx, plan *b)
-{
-    if (b->spec->part == DH_PART_UPDATE) return DH_OK;
-    const bool sums = b->spec->mode == DH_MODE_TRAIN && !b->spec->goes_on;
-    dh_status st = b->spec->outline ? emit_reductions(ctx, b) : emit_events(ctx, b);
-    if (st == DH_OK) st = plan_emit_settled(ctx, b);
-    for (size_t i = 0; st == DH_OK && sums && i < b->n_stages; i++)
-        for (size_t k = 0; st == DH_OK && !b->stages[i].again && k < b->stages[i].n_chain; k++)
-            if (dh_reductions_last(&b->reducer, b->stages[i].chain[k]))
-                st = dh_reductions_emit(ctx, &b->reducer, b->stages[i].chain[k], DH_SUMS_STEP, -1);
-    return st;
+    return b->events.end < n ? DH_OK : end_slots(ctx, b);
 }
 
 /* ---- entry --------------------------------------------------------------------------------- */
@@ -376,11 +333,8 @@ static dh_status build(dh_ctx *ctx, plan *b)
     DH_TRY(add_stages(ctx, b));
     DH_TRY(dh_emit_layout(ctx, b->emitter));
     for (size_t i = 0; i < b->n_stages; i++) DH_TRY(plan_add_gathers(ctx, b, &b->stages[i]));
-    if (b->spec->mode == DH_MODE_TRAIN || b->spec->gathers)
-        DH_TRY(dh_first_gathers_emit(ctx, &b->reducer));
-    if (!b->spec->gathers) DH_TRY(emit_step(ctx, b));
-    if (b->spec->mode == DH_MODE_TRAIN && b->spec->part != DH_PART_GRADS)
-        DH_TRY(dh_optimizer_emit(ctx, &b->reducer, &b->optimizer));
+    DH_TRY(find_events(ctx, b));
+    DH_TRY(emit_events(ctx, b));
     if (b->spec->mode == DH_MODE_TRAIN && b->spec->probes) DH_TRY(plan_emit_probes(ctx, b));
     if (b->spec->mode == DH_MODE_DECODE) DH_TRY(name_result(ctx, b));
     dh_program *p = dh_emitter_program(b->emitter);
@@ -488,9 +442,8 @@ dh_status dh_program_build(dh_ctx *ctx, const dh_program_spec *spec, dh_program 
     for (size_t i = 0; i < b.n_stages; i++) free(b.stages[i].chain);
     free(b.stages);
     free(b.layers);
-    free(b.loaded);
-    free(b.turns);
-    dh_vec_fini(&b.held);
+    dh_step_events_fini(&b.events);
+    dh_vec_fini(&b.behind);
     dh_vec_fini(&b.reducer.made);
     dh_vec_fini(&b.releases);
     slot_maker_destroy(b.slots);

@@ -2,6 +2,7 @@
 #ifndef DH_PROGRAM_BUILD_H
 #define DH_PROGRAM_BUILD_H
 
+#include "plan/step_events.h"
 #include "program/emit.h"
 #include "program/program_spec.h"
 #include "program/reductions.h"
@@ -17,7 +18,6 @@ typedef struct stage {
     uint32_t *chain; /* blocks in forward order: [embedding] layers [head] */
     size_t n_chain;
     uint32_t recv_forward, send_forward, recv_backward, send_backward; /* links, DH_NONE */
-    int64_t backward_left; /* backwards (or weight gradients) of the step not yet emitted */
 } stage;
 
 /* One operator of a slot. */
@@ -36,8 +36,7 @@ typedef struct plan {
     int64_t *layers; /* [n_stages]: layers of each virtual stage */
     stage *stages;   /* of this rank, by depth */
     size_t n_stages;
-    int32_t *turns; /* [n_stages]: with copies, own virtual stages as their gradients are summed */
-    size_t n_turns, next_turn;
+    dh_step_events events; /* of this rank, which the emission goes through */
     uint32_t data, optimizer;
     dh_reducer reducer;
     uint32_t embed_graph, head_graph; /* DH_NONE until wanted */
@@ -46,12 +45,11 @@ typedef struct plan {
         adapters_graphs[DH_N_LAYER_KINDS];
     /* Without and with sums of routers; by link and direction. */
     uint32_t send_graph[2][4], recv_graph[2][4];
-    unsigned char *loaded;     /* by micro-batch */
     DH_VEC(uint32_t) releases; /* of gathered parameters, in order */
     size_t n_gathers;          /* that have been emitted, of buckets */
     size_t n_ahead;            /* blocks of the next slot that are gathered already */
     int n_strands;             /* strands of the emitted slot */
-    plan_items held;           /* reductions that wait until what their slot made is on its way */
+    plan_items behind;         /* reductions that the order of a slot leaves for their event */
     struct {
         uint32_t place; /* behind whose backward they came; DH_NONE: there are none */
         dh_sums which;
@@ -99,10 +97,11 @@ static inline stage *plan_stage_of(plan *b, const dh_pipe_action *a)
 {
     return plan_stage(b, b->schedule->copy_of[a->micro], a->stage);
 }
-/* to_end: from its end to that of the step, in lengths of the slot */
-dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end);
-/* The reductions behind the slot: once what it made for another rank is sent. */
-dh_status plan_emit_held(dh_ctx *ctx, plan *b);
+/* The stage in the first copy that the rank has of it. */
+const stage *plan_first_copy(const plan *b, int32_t id);
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_step_event *e);
+/* Reductions after a slot, or what the slot's order left of them. */
+dh_status plan_emit_reduce(dh_ctx *ctx, plan *b, const dh_step_event *e);
 /* The last reductions of a step: their shards are added. */
 dh_status plan_emit_settled(dh_ctx *ctx, plan *b);
 
@@ -113,10 +112,6 @@ static inline bool plan_has_copies(const plan *b)
 {
     return b->schedule->n_copies > 1;
 }
-/* Fills turns. timing: of the schedule */
-dh_status plan_order_turns(dh_ctx *ctx, plan *b, const dh_schedule_timing *timing);
-/* The reductions of stages whose turn has come, as the slot's; held: with those that wait. */
-dh_status plan_emit_turns(dh_ctx *ctx, plan *b, bool held);
 
 /* gathers.c: parameters that are stored as shards */
 /* The blocks that make the parameters of a chain's blocks whole. After dh_emit_layout. */
@@ -129,7 +124,7 @@ typedef struct plan_walk {
     int32_t mb;
     bool backward;
     bool ordered; /* operators come in an order of the strategy's */
-    bool goes_on; /* the next slot uses the same blocks: they stay whole */
+    bool stays;   /* its blocks stay whole: nothing releases them */
     /* Otherwise, for a slot of one strand with parameters gathered by virtual stage: the blocks
      * of the next slot. The first of them are gathered ahead, after this walk's last blocks. */
     const stage *then; /* NULL: nothing is gathered for it yet */

@@ -8,7 +8,7 @@
  * all of them. If a rank has both copies of a stage, it adds their gradients before that sum, and
  * steps both.
  *
- * Order. Mirrored stages complete the gradients that they share at different times, and in slots
+ * Order (DH_REDUCE_BY_TURN of plan/step_events.h). Mirrored stages complete the gradients that they share at different times, and in slots
  * that are not alike. Sums therefore have one order, by when the schedule's clock has them complete
  * in both copies. A stage's sums stand after the slot of that time and after the sums before them.
  * They are alone on their streams (dh_stream_of_group), and no slot waits for them, not even after
@@ -71,94 +71,4 @@ dh_status plan_check_copies(dh_ctx *ctx, const dh_recipe *recipe, const dh_sched
             s->name, s->n_copies);
     DH_TRY(check_micro(ctx, s));
     return check_zero(ctx, recipe, s, copies == DH_COPIES_TOGETHER || s->n_ranks % 2 == 1);
-}
-
-/* ---- order ------------------------------------------------------------------------------------
- */
-
-/* When a stage's gradients are complete in all copies, by the schedule's clock. */
-static int64_t complete_ns(const plan *b, const dh_schedule_timing *timing, int32_t id)
-{
-    const dh_schedule *s = b->schedule;
-    int64_t last = 0;
-    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++)
-        for (int32_t k = 0; k < s->slots[i].n_actions; k++)
-            if (s->slots[i].action[k].stage == id) last = DH_MAX(last, timing->end_ns[i]);
-    return last;
-}
-
-static bool holds(const plan *b, int32_t id)
-{
-    for (size_t i = 0; i < b->n_stages; i++)
-        if (b->stages[i].id == id) return true;
-    return false;
-}
-
-dh_status plan_order_turns(dh_ctx *ctx, plan *b, const dh_schedule_timing *timing)
-{
-    const int32_t last = b->schedule->n_stages - 1;
-    int64_t *times = calloc(b->n_stages + 1, sizeof *times);
-    b->turns = calloc(b->n_stages + 1, sizeof *b->turns);
-    if (!times || !b->turns) {
-        free(times);
-        return plan_no_memory(ctx);
-    }
-    for (size_t i = b->n_stages; i-- > 0;) { /* at equal ends, the last stage first */
-        const int32_t id = b->stages[i].id;
-        if (b->stages[i].again) continue;
-        int64_t ns = complete_ns(b, timing, id);
-        /* A tied embedding's gradient has the part of a head on the same rank. */
-        if (id == 0 && b->spec->recipe.model.tied_head && holds(b, last))
-            ns = DH_MAX(ns, complete_ns(b, timing, last));
-        size_t at = b->n_turns++;
-        for (; at > 0 && times[at - 1] > ns; at--) {
-            times[at] = times[at - 1];
-            b->turns[at] = b->turns[at - 1];
-        }
-        times[at] = ns;
-        b->turns[at] = id;
-    }
-    free(times);
-    return DH_OK;
-}
-
-/* ---- emission ----------------------------------------------------------------------------------
- */
-
-static bool is_complete(const plan *b, int32_t id)
-{
-    for (size_t i = 0; i < b->n_stages; i++)
-        if (b->stages[i].id == id && b->stages[i].backward_left > 0) return false;
-    return true;
-}
-
-static const stage *first_copy_of(const plan *b, int32_t id)
-{
-    const stage *s = b->stages;
-    while (s->id != id || s->again) s++;
-    return s;
-}
-
-static dh_status emit_block(dh_ctx *ctx, plan *b, uint32_t block, bool held)
-{
-    uint32_t id;
-    if (dh_reductions_last(&b->reducer, block)) return DH_OK;
-    DH_TRY(dh_reductions_add(ctx, &b->reducer, block, DH_SUMS_STEP, &id));
-    for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++) {
-        const plan_item item = {id, i, -1, block};
-        if (!held)
-            DH_TRY(dh_emit_op(ctx, b->emitter, item.block, item.mb, item.op));
-        else if (!dh_vec_push(&b->held, item))
-            return plan_no_memory(ctx);
-    }
-    return DH_OK;
-}
-
-dh_status plan_emit_turns(dh_ctx *ctx, plan *b, bool held)
-{
-    for (; b->next_turn < b->n_turns && is_complete(b, b->turns[b->next_turn]); b->next_turn++) {
-        const stage *s = first_copy_of(b, b->turns[b->next_turn]);
-        for (size_t i = s->n_chain; i-- > 0;) DH_TRY(emit_block(ctx, b, s->chain[i], held));
-    }
-    return DH_OK;
 }

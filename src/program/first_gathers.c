@@ -83,8 +83,6 @@ dh_status dh_first_gathers_emit(dh_ctx *ctx, const dh_reducer *r)
     first_gather_list list = {0};
     dh_graph *g = NULL;
     uint32_t graph, id;
-    if (r->spec->recipe.sharing.gather == DH_GATHER_OPTIMIZER || r->spec->recipe.sharing.parameters)
-        return DH_OK;
     dh_status st = list_all(ctx, r, &list);
     if (st == DH_OK && list.n > 0)
         st = dh_graph_build_first_gathers(ctx, list.at, list.n,

@@ -316,8 +316,6 @@ static dh_status acquire(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *
 static dh_status drop(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *walk)
 {
     const bool forward = !walk->backward && b->spec->mode == DH_MODE_TRAIN;
-    const bool waits = forward && b->spec->recipe.sharing.reshard == DH_GATHERED_WHOLE;
-    const bool keeps = waits || walk->goes_on;
     const dh_block_gathers g = b->emitter->gathers.at[block];
     for (int k = 0; k < DH_MAX_GATHERS; k++) {
         dh_whole *whole;
@@ -325,7 +323,7 @@ static dh_status drop(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *wal
         DH_TRY(find_whole(ctx, b, g.flat[k], &whole));
         if (whole->block == DH_NONE) continue;
         if (g.at[walk->backward][k] != DH_NONE) whole->n_users--;
-        if (whole->n_users > 0 || keeps) continue;
+        if (whole->n_users > 0 || walk->stays) continue;
         if (forward) DH_TRY(keep_share(ctx, b, &g, k, walk, whole));
         if (!forward) whole->share = DH_NONE;
         DH_TRY(release(ctx, b, whole));

@@ -97,7 +97,7 @@ typedef DH_VEC(dh_gap) dh_gaps;
 dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t tp_rank,
                              dh_gaps *gaps, size_t *n_most);
 /* first_gathers.c: gathers shards that the optimizer of the previous step updated, in the order in
- * which a forward reads the parameters. None with ZeRO-0, and where the optimizer gathers. */
+ * which a forward reads the parameters. Where the events of the step have them. */
 dh_status dh_first_gathers_emit(dh_ctx *ctx, const dh_reducer *r);
 /* sums_by_costs.c: kinds of data that a group of ranks shares. */
 typedef enum dh_shared {

@@ -14,6 +14,13 @@ stage *plan_stage(plan *b, int32_t copy, int32_t id)
     return NULL;
 }
 
+const stage *plan_first_copy(const plan *b, int32_t id)
+{
+    const stage *s = b->stages;
+    while (s->id != id || s->again) s++;
+    return s;
+}
+
 /* The block whose output enters virtual stage `id`, on this rank or by a link. */
 static uint32_t source_of(plan *b, const stage *s, bool forward)
 {
@@ -76,10 +83,10 @@ static bool makes_gradients(const plan *b, uint32_t block)
     return plan_graph_of(b, block)->kind == DH_BLOCK_HEAD && !plan_orders(b);
 }
 
-static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_items *list)
+static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, bool loads,
+                              plan_items *list)
 {
-    if (!b->loaded[mb]) DH_TRY(list_phases(ctx, b, b->data, mb, DH_PHASES(DH_PHASE_F), list));
-    b->loaded[mb] = 1;
+    if (loads) DH_TRY(list_phases(ctx, b, b->data, mb, DH_PHASES(DH_PHASE_F), list));
     uint32_t from = source_of(b, s, true);
     for (size_t i = 0; i < s->n_chain; from = s->chain[i++]) {
         if (from != DH_NONE) DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, true));
@@ -91,42 +98,35 @@ static dh_status list_forward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, plan_i
 
 dh_status plan_emit_settled(dh_ctx *ctx, plan *b)
 {
-    if (b->unsettled.place == DH_NONE) return DH_OK;
-    return dh_reductions_emit(ctx, &b->reducer, b->unsettled.place, b->unsettled.which,
-                              b->unsettled.mb);
+    const uint32_t place = b->unsettled.place;
+    b->unsettled.place = DH_NONE;
+    if (place == DH_NONE) return DH_OK;
+    return dh_reductions_emit(ctx, &b->reducer, place, b->unsettled.which, b->unsettled.mb);
 }
 
-/* Whether a backward of weights completes gradients that are reduced, and which. */
-static bool completes(const plan *b, const stage *s, dh_sums *which)
-{
-    const bool last = s->backward_left == 1;
-    *which = DH_SUMS_STEP;
-    if (!b->reducer.reduces_each) return last && !plan_has_copies(b) && !b->spec->goes_on;
-    const bool first = s->backward_left == b->spec->recipe.n_micro;
-    *which = last ? DH_SUMS_LAST : first ? DH_SUMS_FIRST : DH_SUMS_NEXT;
-    return true;
-}
+static const dh_sums sums_of[] = {[DH_REDUCE_STEP] = DH_SUMS_STEP,
+                                  [DH_REDUCE_FIRST] = DH_SUMS_FIRST,
+                                  [DH_REDUCE_NEXT] = DH_SUMS_NEXT,
+                                  [DH_REDUCE_LAST] = DH_SUMS_LAST};
 
-/* Reductions of a step wait until the sends are on their way. Those of a micro-batch do not: its
- * whole gradients go as the backward goes on. */
+/* reduce: the event of gradients that it completes; NULL: there is none. Reductions that wait until
+ * the sends are on their way come last; others go as the backward goes on. */
 static dh_status list_backward(dh_ctx *ctx, plan *b, stage *s, int32_t mb, unsigned phases,
-                               plan_items *list)
+                               const dh_step_event *reduce, plan_items *list)
 {
     const bool inputs = phases & DH_PHASES(DH_PHASE_B), weights = phases & DH_PHASES(DH_PHASE_W);
-    dh_sums which = DH_SUMS_STEP;
-    const bool last = weights && completes(b, s, &which);
-    const bool sends = inputs && s->send_backward != DH_NONE && !b->reducer.reduces_each;
+    const bool behind = reduce && reduce->when == DH_REDUCE_BEHIND;
+    const dh_sums which = reduce ? sums_of[reduce->of] : DH_SUMS_STEP;
     uint32_t from = source_of(b, s, false);
     if (weights) DH_TRY(list_settled(ctx, b, s->chain[s->n_chain - 1], list));
     for (size_t i = s->n_chain; i-- > 0; from = s->chain[i]) {
         if (from != DH_NONE && inputs)
             DH_TRY(dh_emit_bind(ctx, b->emitter, from, s->chain[i], mb, false));
         DH_TRY(list_phases(ctx, b, s->chain[i], mb, phases, list));
-        if (last && !sends) DH_TRY(list_reductions(ctx, b, s->chain[i], which, mb, list));
+        if (reduce && !behind) DH_TRY(list_reductions(ctx, b, s->chain[i], which, mb, list));
     }
-    for (size_t i = s->n_chain; last && sends && i-- > 0;) /* placed when these are ordered */
+    for (size_t i = s->n_chain; behind && i-- > 0;) /* placed when these are ordered */
         DH_TRY(list_reductions(ctx, b, s->chain[i], which, mb, list));
-    if (weights) s->backward_left--;
     return DH_OK;
 }
 
@@ -136,38 +136,17 @@ typedef struct strand {
     plan_walk walk;
 } strand;
 
-static bool reads_parameters(const plan *b, const dh_pipe_action *a)
+/* The slot whose first blocks the walk gathers after its own. */
+static void look_ahead(plan *b, const dh_step_event *e, plan_walk *walk)
 {
-    return a->kind == DH_PIPE_F || (b->spec->mode == DH_MODE_TRAIN && a->kind != DH_PIPE_W);
+    if (e->then < 0) return;
+    const dh_pipe_action *next = b->schedule->slots[e->then].action;
+    walk->then = plan_stage_of(b, next);
+    walk->then_mb = next->micro;
+    walk->then_backward = next->kind != DH_PIPE_F;
 }
 
-/* The rank's next slot that reads parameters; NULL: none. */
-static const dh_pipe_slot *next_reader(const plan *b, const dh_pipe_slot *slot)
-{
-    const dh_schedule *s = b->schedule;
-    const dh_pipe_slot *end = &s->slots[s->first_slot[b->pipe_rank + 1]];
-    while (++slot < end)
-        for (int32_t k = 0; k < slot->n_actions; k++)
-            if (reads_parameters(b, &slot->action[k])) return slot;
-    return NULL;
-}
-
-/* Tell a walk from the next slot what becomes of its blocks. */
-static void look_ahead(plan *b, const dh_pipe_slot *slot, plan_walk *walk)
-{
-    const dh_pipe_slot *next =
-        b->spec->recipe.sharing.regather == DH_REGATHER_STAGE ? next_reader(b, slot) : NULL;
-    for (int32_t k = 0; next && k < next->n_actions; k++)
-        walk->goes_on |=
-            reads_parameters(b, &next->action[k]) && plan_stage_of(b, &next->action[k]) == walk->s;
-    if (!next || walk->goes_on || slot->n_actions + next->n_actions > 2) return;
-    walk->then = plan_stage_of(b, next->action);
-    walk->then_mb = next->action->micro;
-    walk->then_backward = next->action->kind != DH_PIPE_F;
-}
-
-static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot,
-                             const dh_pipe_action *a, strand *to)
+static dh_status list_action(dh_ctx *ctx, plan *b, const dh_step_event *e, int32_t k, strand *to)
 {
     static const struct {
         bool forward, inputs, weights;
@@ -175,19 +154,24 @@ static dh_status list_action(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot,
                                 [DH_PIPE_B] = {false, true, true},
                                 [DH_PIPE_I] = {false, true, false},
                                 [DH_PIPE_W] = {false, false, true}};
+    const dh_pipe_action *a = &b->schedule->slots[e->slot].action[k];
+    const dh_step_use *use = &e->use[k];
+    const dh_step_event *reduce = use->reduce < 0 ? NULL : &b->events.list.at[use->reduce];
     stage *s = plan_stage_of(b, a);
     unsigned phases = (kinds[a->kind].inputs ? DH_PHASES(DH_PHASE_B) : 0) |
                       (kinds[a->kind].weights ? DH_PHASES(DH_PHASE_W) : 0);
-    to->walk = (plan_walk){
-        .s = a->kind == DH_PIPE_W ? NULL : s, .mb = a->micro, .backward = !kinds[a->kind].forward};
-    look_ahead(b, slot, &to->walk);
-    return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, &to->list)
-                                  : list_backward(ctx, b, s, a->micro, phases, &to->list);
+    to->walk = (plan_walk){.s = a->kind == DH_PIPE_W ? NULL : s,
+                           .mb = a->micro,
+                           .backward = !kinds[a->kind].forward,
+                           .stays = use->release < 0};
+    look_ahead(b, e, &to->walk);
+    return kinds[a->kind].forward ? list_forward(ctx, b, s, a->micro, use->loads, &to->list)
+                                  : list_backward(ctx, b, s, a->micro, phases, reduce, &to->list);
 }
 
 /* ---- emission -------------------------------------------------------------------------------- */
 
-/* later: reductions wait until what the slot made is on its way. */
+/* later: the slot's reductions are left for their event. */
 static dh_status emit_in_order(dh_ctx *ctx, plan *b, strand strands[2], bool later)
 {
     for (int s = 0; s < 2; s++)
@@ -195,21 +179,10 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, strand strands[2], bool lat
             const plan_item *item = &strands[s].list.at[i];
             if (!later || !plan_is_reduction(b, item))
                 DH_TRY(plan_walk_item(ctx, b, &strands[s].walk, item));
-            else if (!dh_vec_push(&b->held, *item))
+            else if (!dh_vec_push(&b->behind, *item))
                 return plan_no_memory(ctx);
         }
     return DH_OK;
-}
-
-/* by_rule is for whoever knows the nodes. */
-static dh_slot_rest rest_of(plan *b, const dh_pipe_slot *slot, double to_end)
-{
-    const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
-    const bool sends = a->kind == DH_PIPE_B && plan_stage_of(b, a)->send_backward != DH_NONE &&
-                       !b->reducer.reduces_each;
-    dh_slot_rest rest = {.room = sends ? to_end : 0};
-    for (size_t i = 0; i < b->n_stages; i++) rest.n_later += b->stages[i].backward_left > 0;
-    return rest;
 }
 
 static dh_status emit_ordered(dh_ctx *ctx, plan *b, strand strands[2], const dh_slot_rest *rest)
@@ -222,7 +195,7 @@ static dh_status emit_ordered(dh_ctx *ctx, plan *b, strand strands[2], const dh_
         if (order[i].barrier) dh_emit_barrier(b->emitter);
         if (!order[i].behind)
             DH_TRY(plan_walk_item(ctx, b, &strands[order[i].strand].walk, item));
-        else if (!dh_vec_push(&b->held, *item))
+        else if (!dh_vec_push(&b->behind, *item))
             return plan_no_memory(ctx);
     }
     return DH_OK;
@@ -236,50 +209,81 @@ static bool may_wait(const plan *b, const plan_item *i)
     return dh_stream_traffic(stream) == DH_TRAFFIC_DATA;
 }
 
-dh_status plan_emit_held(dh_ctx *ctx, plan *b)
+static dh_status emit_behind(dh_ctx *ctx, plan *b)
 {
-    if (b->held.n > 0) dh_emit_mark(b->emitter);
-    for (size_t i = 0; i < b->held.n; i++) {
-        if (may_wait(b, &b->held.at[i])) dh_emit_after_mark(b->emitter);
-        const plan_item *item = &b->held.at[i];
+    if (b->behind.n > 0) dh_emit_mark(b->emitter);
+    for (size_t i = 0; i < b->behind.n; i++) {
+        if (may_wait(b, &b->behind.at[i])) dh_emit_after_mark(b->emitter);
+        const plan_item *item = &b->behind.at[i];
         DH_TRY(dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op));
     }
-    b->held.n = 0;
+    b->behind.n = 0;
     return DH_OK;
 }
 
-static dh_status emit_strands(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end,
-                              strand strands[2])
+static dh_status emit_strands(dh_ctx *ctx, plan *b, const dh_step_event *e, strand strands[2])
 {
-    const dh_slot_rest rest = rest_of(b, slot, to_end);
+    /* by_rule is for whoever knows the nodes. */
+    const dh_slot_rest rest = {.room = e->room, .n_later = e->n_later};
     const bool training = b->spec->mode == DH_MODE_TRAIN, later = rest.room > 0;
     const plan_items lists[2] = {strands[0].list, strands[1].list};
     const bool places =
         !b->spec->recipe.sharing.parameters && later && plan_has_reductions(b, lists);
     const bool ordered = training && (plan_orders(b) || places);
-    b->n_strands = ordered ? slot->n_actions : 1;
+    b->n_strands = ordered ? b->schedule->slots[e->slot].n_actions : 1;
     for (int s = 0; s < 2; s++) {
         strands[s].walk.ordered = ordered;
         DH_TRY(plan_begin_walk(ctx, b, &strands[s].list, &strands[s].walk));
     }
-    DH_TRY(ordered ? emit_ordered(ctx, b, strands, &rest) : emit_in_order(ctx, b, strands, later));
-    return training ? plan_emit_turns(ctx, b, later) : DH_OK;
+    return ordered ? emit_ordered(ctx, b, strands, &rest) : emit_in_order(ctx, b, strands, later);
 }
 
-dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_pipe_slot *slot, double to_end)
+dh_status plan_emit_slot(dh_ctx *ctx, plan *b, const dh_step_event *e)
 {
+    const dh_pipe_slot *slot = &b->schedule->slots[e->slot];
+    DH_CHECK(b->behind.n == 0, "reductions of the slot before %d wait", e->slot);
     strand strands[2] = {{.list = {0}}, {.list = {0}}};
     dh_status st = DH_OK;
     for (int32_t k = 0; st == DH_OK && k < slot->n_actions; k++) {
         const dh_pipe_action *a = &slot->action[k];
         const int at = slot->n_actions == 2 ? k : a->kind == DH_PIPE_F ? 0 : 1;
         if (b->spec->mode == DH_MODE_TRAIN || a->kind == DH_PIPE_F)
-            st = list_action(ctx, b, slot, a, &strands[at]);
+            st = list_action(ctx, b, e, k, &strands[at]);
     }
-    if (st == DH_OK) st = emit_strands(ctx, b, slot, to_end, strands);
+    if (st == DH_OK) st = emit_strands(ctx, b, e, strands);
     for (int s = 0; s < 2; s++) {
         dh_vec_fini(&strands[s].list);
         free(strands[s].walk.left);
     }
     return st;
+}
+
+/* ---- reductions after a slot --------------------------------------------------------------- */
+
+/* Sums of a stage of which there are two copies: alone, or with what the transfer has let go. */
+static dh_status emit_turn(dh_ctx *ctx, plan *b, const dh_step_event *e)
+{
+    const stage *s = plan_first_copy(b, e->stage);
+    const bool waits = b->events.list.at[e->need[0]].kind == DH_STEP_TRANSFER;
+    for (size_t i = s->n_chain; i-- > 0;) {
+        if (waits)
+            DH_TRY(list_reductions(ctx, b, s->chain[i], DH_SUMS_STEP, -1, &b->behind));
+        else if (!dh_reductions_last(&b->reducer, s->chain[i]))
+            DH_TRY(dh_reductions_emit(ctx, &b->reducer, s->chain[i], DH_SUMS_STEP, -1));
+    }
+    return DH_OK;
+}
+
+/* All that one transfer lets go is emitted together. */
+static bool goes_with_next(const plan *b, const dh_step_event *e)
+{
+    const dh_step_event *next = e + 1;
+    return next < b->events.list.at + b->events.list.n && next->kind == DH_STEP_REDUCE &&
+           next->when == DH_REDUCE_BY_TURN && next->need[0] == e->need[0];
+}
+
+dh_status plan_emit_reduce(dh_ctx *ctx, plan *b, const dh_step_event *e)
+{
+    if (e->when == DH_REDUCE_BY_TURN) DH_TRY(emit_turn(ctx, b, e));
+    return goes_with_next(b, e) ? DH_OK : emit_behind(ctx, b);
 }
