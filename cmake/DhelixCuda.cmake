@@ -6,7 +6,7 @@
 # is said, and what can be compiled without it is by target cuda_kernels. ON: it has it, and it is an
 # error when something is missing.
 set(DH_CUDA AUTO CACHE STRING "device cuda: AUTO (where CUDA is found), ON or OFF")
-set(DH_CUDA_ARCHITECTURES "80;90" CACHE STRING "compute capabilities to compile for; code of the last for later ones")
+set(DH_CUDA_ARCHITECTURES "80;90a" CACHE STRING "compute capabilities to compile for; code of the last for later ones")
 
 # Some 35 MB, which a bundle holds once (scripts/bundle.sh). CUDA's runtime is then a library too: a
 # launch that fails is known to one runtime alone.
@@ -32,6 +32,9 @@ if(DH_NVCC AND NOT DH_CUDA STREQUAL "OFF")
   foreach(arch IN LISTS DH_CUDA_ARCHITECTURES)
     list(APPEND cuda_flags -gencode arch=compute_${arch},code=sm_${arch})
   endforeach()
+  if("90a" IN_LIST DH_CUDA_ARCHITECTURES)
+    list(APPEND cuda_flags -DDH_SM90A)
+  endif()
   # Code of a letter (90a) is for that GPU alone; what later ones translate has none.
   list(GET DH_CUDA_ARCHITECTURES -1 newest)
   string(REGEX REPLACE "[a-z]$" "" newest "${newest}")
@@ -151,7 +154,7 @@ function(dh_cuda_on_host name)
   target_include_directories(${name}_runtime SYSTEM PUBLIC ${CMAKE_SOURCE_DIR}/src/run/cuda/host/include)
   target_link_libraries(${name}_runtime PUBLIC dh_flags dh_base Threads::Threads)
   add_library(${name} STATIC ${ARGN} ${CMAKE_SOURCE_DIR}/src/run/cuda/host/fibres.cc
-    ${CMAKE_SOURCE_DIR}/src/run/cuda/host/matrices.cc)
+    ${CMAKE_SOURCE_DIR}/src/run/cuda/host/matrices.cc ${CMAKE_SOURCE_DIR}/src/run/cuda/host/warpgroups.cc)
   target_include_directories(${name} PUBLIC
     $<TARGET_PROPERTY:${name}_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(${name} PUBLIC $<LINK_ONLY:${name}_runtime>)

@@ -1,7 +1,7 @@
 /* Products without fault, and kernels with mistakes that the host's instructions find. */
 #include "cuda_matrices.h"
 
-#include "run/cuda/kernels/mma.cuh"
+#include "run/cuda/kernels/wgmma.cuh"
 
 /* ---- one instruction ----------------------------------------------------------------------- */
 
@@ -181,5 +181,124 @@ void cuda_fault_launched_less(void)
 
 void cuda_fault_launched_too_much(void)
 {
-    launch_with(MOST_SHARED + 1, takes_two_tiles, 1, WARP, NULL);
+    launch_with(MOST_SHARED_90 + 1, takes_two_tiles, 1, WARP, NULL);
+}
+
+/* ---- warpgroups ---------------------------------------------------------------------------- */
+
+enum { TILE_ROWS = 64, TILE_CHANNELS = 64 };
+
+enum warpgroup_fault {
+    NO_FAULT,
+    UNMADE,
+    TOO_MANY,
+    NEVER,
+    UNFENCED,
+    UNWAITED,
+    COPY_LEFT,
+    EARLY,
+};
+
+struct warpgroup_room {
+    swizzled<TILE_ROWS, TILE_CHANNELS> a, b;
+    mbarrier full;
+};
+
+/* out [64,64] = a b^T, of two tiles of one head. */
+static __global__ void multiply_panels(warpgroup_fault fault, tensor_map a, tensor_map b,
+                                       float *out)
+{
+    DH_LAUNCHED_SHARED(warpgroup_room, room);
+    float c[TILE_ROWS / MMA_COLUMNS][4] = {};
+    if (threadIdx.x == 0) {
+        if (fault != UNMADE) barrier_init(&room.full, fault == NEVER ? 2 : 1);
+        barrier_expect(&room.full, sizeof room.a + sizeof room.b);
+        if (fault == TOO_MANY) barrier_arrive(&room.full);
+        copy_tile(room.a, &a, 0, 0, 0, &room.full);
+        for (int i = 0; i < (fault == COPY_LEFT ? 40 : 1); i++)
+            copy_tile(room.b, &b, 0, 0, 0, &room.full);
+    }
+    __syncthreads();
+    if (fault == COPY_LEFT) return;
+    barrier_wait(&room.full, 0);
+    if (fault != UNFENCED) products_begin();
+    for (int k = 0; k < TILE_CHANNELS; k += MMA_DEPTH)
+        wgmma(c, by_rows(room.a, 0, k), by_rows(room.b, 0, k), k > 0);
+    products_close();
+    if (fault != UNWAITED && fault != EARLY) products_wait<0>();
+    for (int n = 0; n < TILE_ROWS / MMA_COLUMNS; n++)
+        for (int i = 0; i < 4; i++)
+            out[((int)warp_id() * MMA_ROWS + mma_row(i)) * TILE_ROWS + n * MMA_COLUMNS +
+                mma_column(i)] = c[n][i];
+    if (fault == EARLY) products_wait<0>();
+}
+
+static bool multiplies_panels(warpgroup_fault fault)
+{
+    alignas(16) static bf16 a[TILE_ROWS * TILE_CHANNELS], b[TILE_ROWS * TILE_CHANNELS];
+    static float out[TILE_ROWS * TILE_ROWS];
+    tensor_map of_a, of_b;
+    for (int i = 0; i < TILE_ROWS * TILE_CHANNELS; i++) {
+        narrow((float)(i * 7 % 31) / 16 - 1, &a[i]);
+        narrow((float)(i * 5 % 29) / 16 - 1, &b[i]);
+    }
+    const heads_in_rows rows = {a, TILE_CHANNELS, 1, TILE_ROWS, 1, TILE_CHANNELS, 0};
+    const heads_in_rows others = {b, TILE_CHANNELS, 1, TILE_ROWS, 1, TILE_CHANNELS, 0};
+    if (!map_of(&of_a, rows, TILE_ROWS) || !map_of(&of_b, others, TILE_ROWS)) return false;
+    launch_with(sizeof(warpgroup_room), multiply_panels, 1, GROUP_WARPS * WARP, NULL, fault, of_a,
+                of_b, out);
+    bool right = true;
+    for (int m = 0; m < TILE_ROWS; m++)
+        for (int n = 0; n < TILE_ROWS; n++) {
+            float want = 0;
+            for (int k = 0; k < TILE_CHANNELS; k++)
+                want += widen(a[m * TILE_CHANNELS + k]) * widen(b[n * TILE_CHANNELS + k]);
+            right = right && fabsf(out[m * TILE_ROWS + n] - want) < 1e-4f;
+        }
+    return right;
+}
+
+void cuda_wgmma_twist(int which)
+{
+    dh_host_twist_wgmma(static_cast<dh_host_twist>(which));
+}
+
+bool cuda_wgmma_early(bool waits)
+{
+    return multiplies_panels(waits ? NO_FAULT : EARLY);
+}
+
+void cuda_fault_unmade_barrier(void)
+{
+    (void)multiplies_panels(UNMADE);
+}
+
+void cuda_fault_too_many_arrive(void)
+{
+    (void)multiplies_panels(TOO_MANY);
+}
+
+void cuda_fault_never_arrives(void)
+{
+    (void)multiplies_panels(NEVER);
+}
+
+void cuda_fault_unfenced(void)
+{
+    (void)multiplies_panels(UNFENCED);
+}
+
+void cuda_fault_unwaited(void)
+{
+    (void)multiplies_panels(UNWAITED);
+}
+
+void cuda_fault_copy_left(void)
+{
+    (void)multiplies_panels(COPY_LEFT);
+}
+
+void cuda_fault_no_warpgroup_fault(void)
+{
+    (void)multiplies_panels(NO_FAULT);
 }

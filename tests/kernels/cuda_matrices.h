@@ -43,6 +43,23 @@ void cuda_fault_two_instructions(void);
 void cuda_fault_launched_less(void);
 void cuda_fault_launched_too_much(void);
 
+/* 1, 2, 3: registers of A change places, B is not swizzled, sums change places, in every product of
+ * a warpgroup from now on; 0: none. */
+void cuda_wgmma_twist(int which);
+/* A warpgroup multiplies two tiles that tensor copies bring; whether the sums are right. Not
+ * waiting: it looks at them before they are there. */
+bool cuda_wgmma_early(bool waits);
+/* These end the process: a barrier that was not made, more arrivals than it has, one that does not
+ * come, a product without a fence, a block that ends with products or with copies under way. The
+ * last is without fault. */
+void cuda_fault_unmade_barrier(void);
+void cuda_fault_too_many_arrive(void);
+void cuda_fault_never_arrives(void);
+void cuda_fault_unfenced(void);
+void cuda_fault_unwaited(void);
+void cuda_fault_copy_left(void);
+void cuda_fault_no_warpgroup_fault(void);
+
 #ifdef __cplusplus
 }
 #endif

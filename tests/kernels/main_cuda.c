@@ -6,8 +6,8 @@
 #include "gpu_memory.h"
 #endif
 
-extern const struct CMUnitTest cuda_tests[], cuda_mma_tests[];
-extern const size_t n_cuda_tests, n_cuda_mma_tests;
+extern const struct CMUnitTest cuda_tests[], cuda_mma_tests[], wgmma_tests[];
+extern const size_t n_cuda_tests, n_cuda_mma_tests, n_wgmma_tests;
 
 /* Products of matrices are cuBLASLt's: test_cuda_gemm, and operators (test_cuda_glue). */
 #define GROUP(name)                                                                                \
@@ -18,8 +18,9 @@ static const struct group {
     const char *name;
     const struct CMUnitTest *tests;
     const size_t *n;
-} groups[] = {GROUP(norm),   GROUP(pointwise), GROUP(loss), GROUP(optim),    GROUP(moe),
-              GROUP(latent), GROUP(linear),    GROUP(cuda), GROUP(cuda_mma), GROUP(attn)};
+} groups[] = {GROUP(norm),     GROUP(pointwise), GROUP(loss),   GROUP(optim),
+              GROUP(moe),      GROUP(latent),    GROUP(linear), GROUP(cuda),
+              GROUP(cuda_mma), GROUP(wgmma),     GROUP(attn)};
 
 static char **wanted;
 
@@ -46,7 +47,7 @@ static int run_groups(void)
 int main(int argc, char **argv)
 {
     static char *most[] = {"norm",   "pointwise", "loss",     "optim", "moe", "latent",
-                           "linear", "cuda",      "cuda_mma", NULL,    NULL};
+                           "linear", "cuda",      "cuda_mma", "wgmma", NULL,  NULL};
     wanted = argc > 1 ? argv + 1 : most;
 #ifdef DH_TEST_ON_GPU
     enum { SKIPPED = 77 }; /* to CTest */

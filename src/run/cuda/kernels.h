@@ -139,6 +139,13 @@ void dh_cuda_attn_bwd(dh_cuda_stream stream, const dh_attn_shape *s, const void 
                       const void *o, const float *lse, const void *q, const void *k, const void *v,
                       void *dq, void *dk, void *dv, bool accumulate, void *ws);
 
+/* Attention by wgmma, which GPUs of compute capability 9.0 have, instead of the kernels for all of
+ * them: whether this build has it, and whether a device uses it from now on for the shapes that it
+ * takes. None does before it is told (attn_check.c). */
+bool dh_cuda_wgmma_is_built(void);
+void dh_cuda_allow_wgmma(int device, bool allowed);
+bool dh_cuda_allows_wgmma(int device);
+
 /* ---- embedding --------------------------------------------------------------------------------
  */
 

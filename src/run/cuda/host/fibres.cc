@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "run/cuda/host/host.h"
+#include "run/cuda/host/scheduler.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ADDRESS_SANITIZER 1
@@ -28,9 +29,9 @@ namespace
 {
 
 enum { MAX_THREADS = 1024, LANES = 32, STACK = 256 << 10, SHARED = 48 << 10 };
-enum { LAUNCHED = 99 << 10, COPIES = 256 };
+enum { LAUNCHED = 227 << 10, COPIES = 256 };
 
-enum fibre_state { READY, AT_WARP, AT_BLOCK, DONE };
+enum fibre_state { READY, AT_WARP, AT_BLOCK, AT_BARRIER, DONE };
 
 /* ---- switching: registers that a call keeps, and the stack ------------------------------ */
 
@@ -95,6 +96,9 @@ struct fibre {
     unsigned n_groups, first_copy, end_copies; /* of copies under way, places modulo COPIES */
     size_t shared;                             /* taken so far */
     void *fake_stack;                          /* address sanitizer's */
+    bool (*ready)(const void *at, unsigned value); /* AT_BARRIER: what it waits for */
+    const void *barrier;
+    unsigned value;
 };
 
 /* What lanes bring to where they meet. */
@@ -112,7 +116,7 @@ struct copy {
 
 /* What is too large for a thread's static storage, which threads of small stacks have too. */
 struct large_room {
-    alignas(64) unsigned char launched[LAUNCHED];
+    alignas(1024) unsigned char launched[LAUNCHED];
     board boards[MAX_THREADS / LANES][2];
     copy copies[MAX_THREADS][COPIES];
     char stacks[MAX_THREADS][STACK];
@@ -228,7 +232,9 @@ bool run_warp(unsigned first)
     bool any = false;
     for (unsigned k = 0; k < LANES; k++) {
         const unsigned i = kth(bits, first, LANES, k);
-        if (s.fibres[i].state != READY) continue;
+        fibre *f = &s.fibres[i];
+        if (f->state == AT_BARRIER && f->ready(f->barrier, f->value)) f->state = READY;
+        if (f->state != READY) continue;
         any = true;
         enter(i);
     }
@@ -237,10 +243,11 @@ bool run_warp(unsigned first)
 }
 
 /* Each warp in turn; at random one goes as far as it can before the next begins, as warps of a GPU
- * may. */
+ * may. Tensor copies arrive at random, and where nobody can go on without one. */
 bool run_once()
 {
     const uint64_t bits = draw();
+    if (bits & 4) (void)dh_host_end_a_copy(bits >> 32);
     const unsigned n_warps = s.n / LANES;
     bool any = false;
     for (unsigned k = 0; k < n_warps; k++) {
@@ -250,7 +257,7 @@ bool run_once()
         while (runs && bits & 2) runs = run_warp(first);
     }
     if (count(0, s.n, AT_BLOCK) == s.n) release(0, s.n);
-    return any;
+    return any || (count(0, s.n, AT_BARRIER) > 0 && dh_host_end_a_copy(bits >> 32));
 }
 
 void run_block()
@@ -268,8 +275,11 @@ void run_block()
     }
     while (run_once()) {}
     DH_CHECK(count(0, s.n, DONE) == s.n,
-             "block %u of %u threads: %u wait for their block, %u for their warp, %u have ended",
-             blockIdx.x, s.n, count(0, s.n, AT_BLOCK), count(0, s.n, AT_WARP), count(0, s.n, DONE));
+             "block %u of %u threads: %u wait for their block, %u for their warp, %u at a barrier "
+             "of shared memory, %u have ended",
+             blockIdx.x, s.n, count(0, s.n, AT_BLOCK), count(0, s.n, AT_WARP),
+             count(0, s.n, AT_BARRIER), count(0, s.n, DONE));
+    dh_host_check_block_end();
 }
 
 } // namespace
@@ -308,6 +318,29 @@ void *dh_host_launched_shared(size_t n_bytes)
     DH_CHECK(n_bytes <= s.n_launched, "%zu bytes of shared memory, and the launch has %zu", n_bytes,
              s.n_launched);
     return s.room->launched;
+}
+
+void *dh_host_launched_at(size_t byte, size_t n_bytes)
+{
+    DH_CHECK(byte + n_bytes <= s.n_launched,
+             "byte %zu of shared memory and %zu more, and the launch has %zu", byte, n_bytes,
+             s.n_launched);
+    return s.room->launched + byte;
+}
+
+void dh_host_await(bool (*ready)(const void *at, unsigned value), const void *at, unsigned value)
+{
+    fibre *f = &s.fibres[s.running];
+    if (ready(at, value)) return;
+    f->ready = ready;
+    f->barrier = at;
+    f->value = value;
+    leave(AT_BARRIER);
+}
+
+uint64_t dh_host_draw()
+{
+    return draw();
 }
 
 void dh_host_sync_block()

@@ -23,8 +23,8 @@ struct dh_host_index {
 /* Indices of the running fibre. Not thread_local, whose every use asks whether it has been made. */
 extern __thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* A launch: n_threads, a multiple of 32, each; shared memory beside what kernels declare, 99 KiB at
- * most, which all GPUs have for a block from compute capability 8.0 on. */
+/* A launch: n_threads, a multiple of 32, each; shared memory beside what kernels declare, 227 KiB at
+ * most, which a block can have from compute capability 9.0 on (kernels for 8.0 assert 99 KiB). */
 struct dh_host_grid {
     unsigned n_blocks, n_threads;
     size_t n_shared;
@@ -68,7 +68,7 @@ void dh_host_set_seed(uint64_t seed);
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define DH_SHARED(type, name, dims)                                                                \
     typedef type name##_shared dims;                                                               \
     name##_shared &name = *static_cast<name##_shared *>(dh_host_shared(sizeof(name##_shared)))

@@ -275,6 +275,7 @@ void dh_cuda_attn_fwd(dh_cuda_stream stream, const dh_attn_shape *shape, const v
                       const void *k, const void *v, void *o, float *lse)
 {
     const dh_attn_shape s = scaled(shape);
+    if (dh_cuda_attn_wgmma_fwd(stream, &s, q, k, v, o, lse)) return;
     if (dh_cuda_attn_mma_takes(&s)) {
         dh_cuda_attn_mma_fwd(stream, &s, q, k, v, o, lse);
         return;
@@ -469,6 +470,7 @@ void dh_cuda_attn_bwd(dh_cuda_stream stream, const dh_attn_shape *shape, const v
         make_delta(stream, s, in.dout, o, (float *)ws);
         if (dh_cuda_attn_mma_takes(&s)) {
             const dh_cuda_attn_inputs inputs = {dout, q, k, v, lse, in.delta};
+            if (dh_cuda_attn_wgmma_bwd(stream, &s, &inputs, dq, dk, dv, accumulate)) return;
             dh_cuda_attn_mma_bwd(stream, &s, &inputs, dq, dk, dv, accumulate);
             return;
         }

@@ -21,6 +21,16 @@ typedef struct dh_cuda_attn_inputs {
 void dh_cuda_attn_mma_bwd(dh_cuda_stream stream, const dh_attn_shape *s,
                           const dh_cuda_attn_inputs *in, void *dq, void *dk, void *dv, bool adds);
 
+/* ---- by wgmma ----------------------------------------------------------------------------------
+ */
+
+/* As dh_cuda_attn_mma_*. False: attn_wgmma.cu has no kernels of this shape, or the calling thread's
+ * device may not use them; nothing is launched. */
+bool dh_cuda_attn_wgmma_fwd(dh_cuda_stream stream, const dh_attn_shape *s, const void *q,
+                            const void *k, const void *v, void *o, float *lse);
+bool dh_cuda_attn_wgmma_bwd(dh_cuda_stream stream, const dh_attn_shape *s,
+                            const dh_cuda_attn_inputs *in, void *dq, void *dk, void *dv, bool adds);
+
 /* ---- who sees what --------------------------------------------------------------------------- */
 
 /* Positions rise with the index in both. */
@@ -75,9 +85,9 @@ DEVICE int64_t stat_at(const dh_attn_shape &s, int64_t b, int64_t head, int64_t 
     return (b * s.H + head) * s.Tq + t;
 }
 
-/* Which of the grid's blocks this is: first channel, first row, head, sample. */
+/* Which of the grid's blocks this is: first channel, rows, head, sample. */
 struct block_place {
-    int64_t c0, row0, head, b;
+    int64_t c0, row0, rows, head, b;
 };
 
 /* In blocks of so many rows, n_rows together. */
@@ -89,6 +99,7 @@ DEVICE block_place place_of(int64_t n_chunks, int64_t chunk, int64_t rows, int64
     block_place p;
     p.c0 = i % n_chunks * chunk;
     i /= n_chunks;
+    p.rows = rows;
     p.row0 = (n_blocks - 1 - i % n_blocks) * rows; /* of queries the longest first */
     i /= n_blocks;
     p.head = i % n_heads;

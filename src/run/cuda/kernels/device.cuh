@@ -14,7 +14,7 @@
 #define DH_SHARED(type, name, dims) __shared__ type name dims
 /* The shared memory that the launch asked for (launch_with). */
 #define DH_LAUNCHED_SHARED(type, name)                                                             \
-    extern __shared__ __align__(128) unsigned char dh_launched_shared[];                           \
+    extern __shared__ __align__(1024) unsigned char dh_launched_shared[];                           \
     type &name = *reinterpret_cast<type *>(dh_launched_shared)
 #define UNROLL _Pragma("unroll")
 #else
