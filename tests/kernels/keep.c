@@ -1,5 +1,7 @@
 #include "keep.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +9,12 @@
 #include "base/base.h"
 
 enum { MOST_ERRORS = 1024, MOST_BYTES = 8 << 20, MOST_PATH = 4096, MOST_BEFORE = 4 };
+enum { MOST_VALUES = 4096 };
 
 static const char *called = "", *arguments = "";
 static const char *before[MOST_BEFORE]; /* calls, the latest first */
+static char values[MOST_VALUES];        /* of the call's arguments, as JSON's list has them */
+static size_t values_end;
 
 void keep_call(const char *name, const char *with)
 {
@@ -17,6 +22,63 @@ void keep_call(const char *name, const char *with)
     before[0] = called;
     called = name;
     arguments = with;
+    values_end = 0;
+    values[0] = '\0';
+}
+
+/* One more value; one that has no room is left out whole, and all behind it. */
+static void put_value(const char *open, const char *close, const char *fmt, va_list args)
+{
+    char text[MOST_VALUES];
+    vsnprintf(text, sizeof text, fmt, args);
+    const size_t n = strlen(text) + strlen(open) + strlen(close) + 2;
+    if (values_end + n >= sizeof values) {
+        values_end = sizeof values;
+        return;
+    }
+    values_end += (size_t)snprintf(values + values_end, sizeof values - values_end, "%s%s%s%s",
+                                   values_end ? ", " : "", open, text, close);
+}
+
+static void put_number(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void put_number(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    put_value("", "", fmt, args);
+    va_end(args);
+}
+
+void keep_integer(int64_t x)
+{
+    put_number("%lld", (long long)x);
+}
+
+void keep_unsigned(uint64_t x)
+{
+    put_number("%llu", (unsigned long long)x);
+}
+
+/* JSON has no infinity, and no number that is none. */
+void keep_real(double x)
+{
+    if (isfinite(x))
+        put_number("%.9g", x);
+    else
+        put_number("\"%g\"", x);
+}
+
+void keep_address(const void *x)
+{
+    put_number("%s", x ? "\"address\"" : "null");
+}
+
+void keep_object(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    put_value("{", "}", fmt, args);
+    va_end(args);
 }
 
 const char *keep_called(void)
@@ -114,7 +176,7 @@ bool keep_begin(const char *message)
     put_text(text, called);
     fputs("\", \"arguments\": \"", text);
     put_text(text, arguments);
-    fputs("\", \"message\": \"", text);
+    fprintf(text, "\", \"values\": [%s], \"message\": \"", values);
     put_text(text, message);
     fputs("\", \"before\": [", text);
     for (int i = 0; i < MOST_BEFORE && before[i]; i++)

@@ -1,8 +1,8 @@
 /* What a test that compares numbers leaves behind for those who read it elsewhere.
  *
  * DHELIX_ERRORS=FILE: one JSON line for each result, with the largest error that was seen.
- * DHELIX_KEEP=FOLDER: of the first result that is wrong, wrong.json (the call, its arguments, the
- * calls before it, the arrays) and wrong.bin (the arrays, one behind the other; 8 MB at most, later
+ * DHELIX_KEEP=FOLDER: of the first result that is wrong, wrong.json (the call, its arguments and
+ * their values, the calls before it, the arrays) and wrong.bin (the arrays, one behind the other; 8 MB at most, later
  * ones are cut). A folder that has them keeps them. Without these variables nothing is written. */
 #ifndef KEEP_H
 #define KEEP_H
@@ -13,6 +13,13 @@
 
 /* What is called now, and its arguments as the test's source has them. Borrowed. */
 void keep_call(const char *name, const char *arguments);
+/* The values of that call's arguments, in their order: numbers, null, "address", or an object whose
+ * text this is (without the braces). */
+void keep_integer(int64_t x);
+void keep_unsigned(uint64_t x);
+void keep_real(double x);
+void keep_address(const void *x);
+void keep_object(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 const char *keep_called(void);
 const char *keep_arguments(void);
 

@@ -125,6 +125,30 @@ static void keep_tensor(const dh_graph *g, const char *role, uint32_t id, const 
                (size_t)dh_tensor_bytes(t));
 }
 
+/* The numbers that a call has beside its tensors: attributes, the shape, the step's. */
+static void keep_operator(const dh_call *c)
+{
+    const dh_op *o = c->op;
+    const dh_dims *d = &c->graph->dims;
+    keep_object("\"layer\": %d, \"accumulate\": %u, \"site\": %d, \"step\": %d, \"vocab0\": %lld, "
+                "\"parts\": %d, \"part0\": %d, \"capacity\": %lld, \"room\": %lld, \"rows\": %lld, "
+                "\"from\": %lld, \"to\": %lld, \"columns\": %lld, \"adds\": %d, \"back\": %d, "
+                "\"blocks\": %d",
+                (int)c->layer, (unsigned)c->accumulate, o->site, o->step, (long long)o->vocab0,
+                o->parts, o->part0, (long long)o->capacity, (long long)o->room, (long long)o->rows,
+                (long long)o->from, (long long)o->to, (long long)o->columns, o->adds, o->back,
+                o->blocks);
+    keep_object("\"head_dim\": %lld, \"max_seq\": %lld, \"attn_scale\": %.17g, "
+                "\"attn_softcap\": %.17g",
+                (long long)d->head_dim, (long long)d->max_seq, d->attn_scale, d->attn_softcap);
+    keep_object(
+        "\"step\": %lld, \"seed\": %llu, \"lr\": %.17g, \"beta1\": %.17g, \"beta2\": %.17g, "
+        "\"eps\": %.17g, \"weight_decay\": %.17g, \"grad_clip\": %.17g, \"loss_rows\": %.17g",
+        (long long)c->scalars->step, (unsigned long long)c->scalars->seed, c->scalars->lr,
+        c->scalars->beta1, c->scalars->beta2, c->scalars->eps, c->scalars->weight_decay,
+        c->scalars->grad_clip, c->scalars->loss_rows);
+}
+
 /* What operands hold now: those that an operator writes in place are what the cpu made of them. */
 static void keep_result(const result *r, const char *message)
 {
@@ -315,6 +339,7 @@ static void run_both(const values *v, const dh_op *op, unsigned accumulate)
         memcpy(cuda.out[k], cpu.out[k], (size_t)n_bytes);
     }
     keep_call(dh_op_info_of(op->type)->name, accumulate ? "adds to its outputs" : "");
+    keep_operator(&cpu);
     run_cuda(&cuda);
     run_cpu(&cpu, accumulate);
     for (int k = 0; k < DH_MAX_OPERANDS; k++) {
