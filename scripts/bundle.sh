@@ -7,7 +7,8 @@
 #       build/dhelix-VERSION-cuda.tar.gz: with device cuda (sm_80, sm_90a, PTX), its tests and rates,
 #       gpu_check.sh. Libraries of CUDA, NCCL and the driver are the machine's (scripts/bundle/start.sh).
 #
-# Prints the archive's path and size. It builds in build/bundle, build/bundle-cpu; without MPI.
+# Prints the archive's path and size. It builds in build/bundle, build/bundle-cpu; without MPI, so that
+# ranks are threads of one process: several machines take a program that is built where their MPI is.
 source "$(dirname "$0")/env.sh"
 
 most_bytes=$((60 * 1000 * 1000))

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/cuda/attn_check.h"
 #include "run/cuda/gemm.h"
 #include "run/cuda/runtime.h"
 
@@ -38,6 +39,8 @@ typedef struct bench {
     double *norm;
     dh_cuda_gemm *gemm;
     int64_t ns; /* a case's time */
+    int device;
+    bool has_wgmma; /* its attention has been compared with the portable one */
     double gemm_peak, copy_peak;
 } bench;
 
@@ -94,6 +97,24 @@ static void run_attn_bwd(bench *b)
     unsigned char *dk = b->z + q_bytes(b->s);
     dh_cuda_attn_bwd(b->stream, &s, b->y, b->y, b->f1, b->x, k, k + k_bytes(b->s), b->z, dk,
                      dk + k_bytes(b->s), false, b->ws);
+}
+
+/* The same by wgmma; what follows is portable again. */
+static void by_wgmma(bench *b, void (*run)(bench *b))
+{
+    dh_cuda_allow_wgmma(b->device, true);
+    run(b);
+    dh_cuda_allow_wgmma(b->device, false);
+}
+
+static void run_attn_wgmma(bench *b)
+{
+    by_wgmma(b, run_attn);
+}
+
+static void run_attn_wgmma_bwd(bench *b)
+{
+    by_wgmma(b, run_attn_bwd);
 }
 
 static void run_layer_norm(bench *b)
@@ -258,6 +279,8 @@ static const bench_case cases[] = {
     GEMMS(fc2),
     {"attention", attn_flops, NULL, run_attn, NULL},
     {"attention bwd", attn_bwd_flops, NULL, run_attn_bwd, NULL},
+    {"attention wgmma", attn_flops, NULL, run_attn_wgmma, NULL},
+    {"attention wgmma bwd", attn_bwd_flops, NULL, run_attn_wgmma_bwd, NULL},
     {"layer norm", NULL, rows_2, run_layer_norm, NULL},
     {"rms norm", NULL, rows_2, run_rms_norm, NULL},
     {"norm dgrad", NULL, rows_4, run_norm_dgrad, NULL},
@@ -338,9 +361,15 @@ static bool plan(bench *b, const char *name, const dh_gemm_desc *desc)
     return false;
 }
 
+static bool is_by_wgmma(const bench_case *c)
+{
+    return c->run == run_attn_wgmma || c->run == run_attn_wgmma_bwd;
+}
+
 static void measure(bench *b, const bench_case *c)
 {
     double ms[2];
+    if (is_by_wgmma(c) && !b->has_wgmma) return;
     if (c->gemm) {
         const dh_gemm_desc desc = c->gemm(b->s);
         if (!plan(b, c->name, &desc)) return;
@@ -469,6 +498,17 @@ static void make(bench *b, const sizes *all, size_t n)
     make_tables(b, n_tokens);
 }
 
+/* A rehearsal's heads are none that it takes. */
+static void choose_attention(bench *b)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    must(cudaGetDevice(&b->device), "a device");
+    if (b->is_small) return;
+    if (dh_cuda_choose_attention(&ctx) != DH_OK) stop("attention by wgmma", ctx.message);
+    b->has_wgmma = dh_cuda_allows_wgmma(b->device);
+    dh_cuda_allow_wgmma(b->device, false);
+}
+
 static void end(bench *b)
 {
     void *all[] = {b->x,  b->y,  b->z,   b->ws,  b->f1,      b->f2,
@@ -498,6 +538,7 @@ int main(int argc, char **argv)
     const sizes *all = b.is_small ? small : real;
     const size_t n = b.is_small ? DH_COUNTOF(small) : DH_COUNTOF(real);
     make(&b, all, n);
+    choose_attention(&b);
     measure_peaks(&b);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < DH_COUNTOF(cases); k++) {

@@ -85,7 +85,9 @@ class Bench:
         seconds = min(limit, self.seconds_left())
         begin = time.monotonic()
         # Ranks are threads on one GPU, also where the machine has several.
-        env = {"CUDA_VISIBLE_DEVICES": "0", **os.environ, **(env or {})}
+        # Attention by wgmma that was found wrong here spoils nothing else.
+        off = {"DHELIX_WGMMA": "off"} if self.machine().get("wgmma", "").startswith("off") else {}
+        env = {"CUDA_VISIBLE_DEVICES": "0", **os.environ, **off, **(env or {})}
         try:
             child = subprocess.Popen([str(w) for w in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                      env=env, cwd=self.work, start_new_session=True)

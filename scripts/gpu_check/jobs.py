@@ -17,6 +17,8 @@ FAMILIES = [
     ("Gemma 2, bf16, window", GEMMA, "train.dtype=bf16"),
     ("Gemma 3, f32", f"{{family: gemma3_text, {ROTARY}, ffn_width: 88}}", "train.dtype=f32"),
     ("OLMo 2, bf16", f"{{family: olmo2, {ROTARY}, ffn_width: 88}}", "train.dtype=bf16"),
+    ("Llama, bf16, heads of 128", f"{{family: llama, n_layers: 2, width: 256, n_heads: 4, n_kv_heads: 2, head_dim: 128, max_seq: 192, ffn_width: 88,"
+     " tied_head: false}", "train.dtype=bf16 train.seq_len=192"),
     ("Mixtral, bf16", MIXTRAL, "train.dtype=bf16"),
     ("Mixtral, dropless, f32", MIXTRAL, "moe.mode=dropless"),
     ("DeepSeek V3, f32", DEEPSEEK, "train.dtype=f32"),

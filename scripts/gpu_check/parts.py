@@ -137,6 +137,34 @@ def machine_checks(b):
 # ---- kernels, operators --------------------------------------------------------------------------------------
 
 GROUPS = ["norm", "pointwise", "loss", "optim", "moe", "latent", "linear", "cuda", "cuda_mma", "attn"]
+# Heads of 64 channels: what wgmma takes.
+WIDE_HEADS = "{family: llama, n_layers: 1, width: 128, n_heads: 2, n_kv_heads: 1, head_dim: 64, max_seq: 64, ffn_width: 64, tied_head: false}"
+
+
+def _log_line(b, text):
+    return next((line for line in b.log_path().read_text(encoding="utf-8").splitlines() if text in line), None)
+
+
+def wgmma(b):
+    """Whether attention by wgmma is used here; where it is not as it should be, later checks leave it out."""
+    b.need_gpu()
+    if b.machine().get("capability") != "9.0":
+        raise Skipped(f"compute capability {b.machine().get('capability', 'unknown')} has no wgmma: attention is the portable one")
+    try:
+        _train(b, "cuda", WIDE_HEADS, "train.dtype=bf16 train.steps=1 train.batch=1 train.seq_len=64", 300 if b.small else 90,
+               {"DHELIX_LOG": "info", "DHELIX_CUDA_HANG_S": "240" if b.small else "60"})
+    except Failed as failed:
+        b.machine()["wgmma"] = f"off: {failed}"
+        raise Failed(f"attention by wgmma does not run, and is left out from here on (DHELIX_WGMMA=off): {failed}") from failed
+    kept, used = _log_line(b, "attention keeps the portable kernels"), _log_line(b, "attention by wgmma, compared")
+    if kept:
+        b.machine()["wgmma"] = "off: its results differ"
+        raise Failed(kept.split("device cuda: ", 1)[-1])
+    if not used:
+        b.machine()["wgmma"] = "off: not compared"
+        raise Failed("the program says nothing of attention by wgmma: it was built without it, or DHELIX_WGMMA=off is set")
+    b.machine()["wgmma"] = "used"
+    return used.split("device cuda: ", 1)[-1]
 
 
 def _suite(b, words, limit):
@@ -163,7 +191,9 @@ def _suite(b, words, limit):
 
 def kernel_checks(b):
     groups = ["norm", "loss", "moe"] if b.small else GROUPS
-    return [Check(group, lambda b, g=group: _suite(b, [b.program("test_gpu_kernels"), g], 90), 5) for group in groups]
+    suites = [Check(group, lambda b, g=group: _suite(b, [b.program("test_gpu_kernels"), g], 90), 5) for group in groups]
+    return [Check("attention by wgmma, beside the portable kernels", wgmma, 5), *suites] + ([] if b.small else [
+        Check("attention by wgmma, against the cpu", lambda b: _suite(b, [b.program("test_gpu_kernels"), "wgmma"], 90), 5)])
 
 
 def operator_checks(b):

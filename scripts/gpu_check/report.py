@@ -27,7 +27,7 @@ def table(head, rows):
 
 def machine(m):
     names = [("gpu", "GPU"), ("memory", "memory"), ("capability", "compute capability"), ("driver", "driver"), ("processor", "processor"),
-             ("system", "system"), ("glibc", "C library"), ("dhelix", "program")]
+             ("system", "system"), ("glibc", "C library"), ("dhelix", "program"), ("wgmma", "attention by wgmma")]
     rows = [(word, m[key]) for key, word in names if key in m]
     rows += [(name, place) for name, place in m.get("libraries", {}).items()]
     if "torch" in m:

@@ -43,7 +43,8 @@ exit 86
 """
 # name: environment, parts, parts that have to fail, what the report has to say
 FAULTS = {
-    "wrong result": ({"DHELIX_PLAY": "wrong"}, "machine kernels jobs", {"kernels", "jobs"}, ["differs by", "grouped: got"]),
+    "wrong result": ({"DHELIX_PLAY": "wrong"}, "machine kernels jobs", {"kernels", "jobs"},
+                     ["differs by", "grouped: got", "attention keeps the portable kernels", "off: its results differ"]),
     "hang": ({"DHELIX_PLAY": "hang", "DHELIX_CUDA_HANG_S": "3"}, "machine", {"machine"}, ["stream compute:", "under way: while executing"]),
     "launch error": ({"DHELIX_PLAY": "launch-error"}, "machine jobs", {"machine", "jobs"}, ["cudaErrorLaunchFailure", "of the compute stream", "CUDA_LAUNCH_BLOCKING=1: dhelix: error: while executing"]),
     "missing library": ({"PLAYED": "no-cublas"}, "machine jobs", {"machine"}, ["libcublasLt.so.13 is nowhere"]),
@@ -113,6 +114,7 @@ def without_a_fault(folder):
         claim(f"part {part} ran", part in by_part, done.stdout)
     claim("errors are told", any(r["n"] > 0 for c in results["checks"] for r in c.get("figures", {}).get("errors", [])))
     claim("rates are told", any(r.get("of_peak") for c in results["checks"] for r in c.get("figures", {}).get("rates", [])))
+    claim("attention by wgmma is compared and used", results["machine"].get("wgmma") == "used" and "the largest difference is" in page, page)
     claim("PyTorch takes turns", any(c.get("figures", {}).get("torch_ms") == 1.5 for c in results["checks"]))
     claim("pairs are written", (out / "pairs-copies.csv").stat().st_size > 100)
     claim("nothing is left behind", not (out / "work").exists())
@@ -147,6 +149,8 @@ def with_fault(folder, name):
         size = (out / "wrong/wrong.bin").stat().st_size
         claim("the first wrong kernel is kept", kept["call"].startswith("dh_cuda_") and kept["arrays"] and
               size == sum(a["bytes"] for a in kept["arrays"]) <= 8 << 20, json.dumps(kept)[:2000])
+        claim("its scalar arguments have values", len(kept["values"]) == len(kept["arguments"].split(",")) and
+              any(isinstance(v, (int, dict)) for v in kept["values"]), json.dumps(kept)[:2000])
     print(f"{name}: " + next(line for line in page.splitlines() if " failed.** " in line))
 
 

@@ -218,7 +218,7 @@ static inline dh_status cuda_grouped_run(dh_ctx *ctx, const dh_grouped *grouped,
                                          const int64_t *offsets, const void *a, const void *b,
                                          void *c, void *ws)
 {
-    const void *desc = grouped;
+    const dh_grouped_desc *desc = (const dh_grouped_desc *)(const void *)grouped;
     LAUNCH(dh_cuda_grouped, desc, n_runs, offsets, a, b, c);
     return DH_OK;
 }

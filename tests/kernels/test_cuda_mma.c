@@ -241,13 +241,13 @@ static void check_part(const part_case *c, const part *p)
 static void parts_are_those_of_the_cpu(void **state)
 {
     static const part_case cases[] = {
-        {DH_BF16, 2, 70, 40, 4, 2, 24, 0, 0, false},
-        {DH_BF16, 1, 33, 77, 2, 1, 128, 25, 0, false},
-        {DH_BF16, 1, 65, 40, 2, 1, 192, 0, 0.7f, true},
-        {DH_BF16, 1, 40, 24, 2, 2, 250, 0, 0, false},
-        {DH_BF16, 1, 20, 70, 3, 1, 13, 40, 2, true},
-        {DH_F32, 1, 70, 40, 2, 1, 24, 0, 0, false},
-        {DH_BF16, 1, 20, 40, 1, 1, 264, 0, 0, false},
+        {DH_BF16, 2, 70, 40, 4, 2, 24, 0, 0, false, DH_F32},
+        {DH_BF16, 1, 33, 77, 2, 1, 128, 25, 0, false, DH_F32},
+        {DH_BF16, 1, 65, 40, 2, 1, 192, 0, 0.7f, true, DH_F32},
+        {DH_BF16, 1, 40, 24, 2, 2, 250, 0, 0, false, DH_F32},
+        {DH_BF16, 1, 20, 70, 3, 1, 13, 40, 2, true, DH_F32},
+        {DH_F32, 1, 70, 40, 2, 1, 24, 0, 0, false, DH_F32},
+        {DH_BF16, 1, 20, 40, 1, 1, 264, 0, 0, false, DH_F32},
     };
     uint64_t seed = test_seed("attention parts");
     for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 2)) {
@@ -268,7 +268,7 @@ static void parts_are_those_of_the_cpu(void **state)
 /* Results of bf16 too: had a kernel the layout of any operand wrong, all results would say so. */
 static void a_wrong_layout_changes_attention(void **state)
 {
-    static const part_case c = {DH_BF16, 1, 40, 24, 2, 1, 40, 0, 0, false};
+    static const part_case c = {DH_BF16, 1, 40, 24, 2, 1, 40, 0, 0, false, DH_F32};
     uint64_t seed = test_seed("attention layout");
     for (int twist = 1; twist <= 3; twist++) {
         part p;

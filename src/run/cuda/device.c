@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "run/cuda/attn_check.h"
 #include "run/cuda/cuda.h"
 #include "run/cuda/gemm.h"
 #include "run/cuda/link.h"
@@ -27,9 +28,19 @@ static dh_status upload_image(dh_ctx *ctx, const dh_cuda_kernel *row, const dh_g
     return st;
 }
 
+/* Operators that wgmma may have (kernels/attn_wgmma.cu). */
+static bool may_use_wgmma(const dh_graph *graph, const dh_op *op)
+{
+    const bool is_attention = op->type == DH_OP_ATTN || op->type == DH_OP_ATTN_GRAD ||
+                              op->type == DH_OP_RING_ATTN || op->type == DH_OP_RING_ATTN_GRAD;
+    const int64_t D = graph->dims.head_dim;
+    return is_attention && graph->dtype == DH_BF16 && (D == 64 || D == 128);
+}
+
 static dh_status kernel_prepare(dh_ctx *ctx, const dh_graph *graph, const dh_op *op,
                                 unsigned accumulate, void **kernel)
 {
+    if (may_use_wgmma(graph, op)) DH_TRY(dh_cuda_choose_attention(ctx));
     const dh_cuda_kernel *row = dh_cuda_kernel_of(op->type);
     if (row->prepare) return row->prepare(ctx, graph, op, accumulate, kernel);
     return row->image_bytes ? upload_image(ctx, row, graph, op, kernel) : DH_OK;

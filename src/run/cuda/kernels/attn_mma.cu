@@ -310,6 +310,11 @@ template <class F> static void by_channels(int64_t D, F f)
         f(channels<MOST_CHANNELS>());
 }
 
+static bool in_chunks(int64_t D, int64_t row, int64_t batch, const void *x)
+{
+    return heads_in_runs(CHUNK, sizeof(bf16), D, row, batch, x);
+}
+
 static bool has_chunks(const dh_attn_shape &s, const void *q, const void *k, const void *v)
 {
     return in_chunks(s.D, s.q_row, s.q_batch, q) && in_chunks(s.D, s.kv_row, s.kv_batch, k) &&

@@ -270,9 +270,4 @@ static bool heads_in_runs(int64_t n, size_t n_bytes, int64_t D, int64_t row, int
     return in_runs(n, n_bytes, x, D) && row % n == 0 && batch % n == 0;
 }
 
-static bool in_chunks(int64_t D, int64_t row, int64_t batch, const void *x)
-{
-    return heads_in_runs(CHUNK, sizeof(bf16), D, row, batch, x);
-}
-
 #endif
