@@ -180,6 +180,108 @@ static bool is_wanted(const dh_calibration *f, size_t constant)
     return count_rows(f, constant, false) >= before * ROWS_FOR_ONE || rests_on_medians(f, constant);
 }
 
+/* ---- what no test measured ------------------------------------------------------------------ */
+
+/* All-reduces and the other collectives of a link rest on different constants where switches add up
+ * or trees are gone up and down. Rows of the one kind say little of the other's constants. */
+typedef struct link_rows {
+    size_t n_reduces, n_others; /* used and held */
+} link_rows;
+
+static link_rows rows_of_link(const dh_calibration *f, unsigned kinds)
+{
+    link_rows n = {0, 0};
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        if (!(kinds >> row->kind & 1) || is_personal(row->type)) continue;
+        *(row->type == DH_OP_ALL_REDUCE ? &n.n_reduces : &n.n_others) += 1;
+    }
+    return n;
+}
+
+/* Constants that follow another one, and when: `reduces` where a link has rows of all-reduces
+ * alone, else where it has none of these. of NULL: it is a share of the link's efficiency already.
+ */
+static const struct tie {
+    const char *key, *of;
+    bool reduces;
+} ties[] = {{"local.efficiency", "local.in_switch", true},
+            {"local.step_us", "local.in_switch_us", true},
+            {"local.in_switch", "local.efficiency", false},
+            {"local.in_switch_us", "local.step_us", false},
+            {"network.tree", NULL, true},
+            {"network.in_switch", NULL, true}};
+
+static size_t constant_of(const char *key)
+{
+    size_t i = 0;
+    while (i < N_CONSTANTS && strcmp(constants[i].key, key) != 0) i++;
+    DH_CHECK(i < N_CONSTANTS, "%s is no fitted constant", key);
+    return i;
+}
+
+/* NULL: measured, or in no proportion to anything that is. */
+static const struct tie *tie_of(const dh_calibration *f, const char *key)
+{
+    const bool local = strncmp(key, "local.", 6) == 0;
+    const link_rows n = rows_of_link(f, local ? KIND(LOCAL) : KIND(NETWORK));
+    if (local && f->base->local.in_switch <= 0) return NULL; /* all of them are rings */
+    for (size_t i = 0; i < DH_COUNTOF(ties); i++) {
+        if (strcmp(ties[i].key, key) != 0) continue;
+        if (ties[i].reduces ? n.n_reduces > 0 && n.n_others == 0
+                            : n.n_others > 0 && n.n_reduces == 0)
+            return &ties[i];
+    }
+    return NULL;
+}
+
+static double start_of(const dh_calibration *f, size_t constant);
+
+/* A constant that is 0 in the base has a rule of its own there, which keeps the proportion. */
+static void follow(const dh_calibration *f, dh_cluster *c)
+{
+    for (size_t i = 0; i < DH_COUNTOF(ties); i++) {
+        const size_t own = constant_of(ties[i].key);
+        if (!ties[i].of || tie_of(f, ties[i].key) != &ties[i] || value_of(f->base, own) <= 0)
+            continue;
+        const size_t other = constant_of(ties[i].of);
+        if (value_of(c, other) <= 0) continue; /* it is not fitted */
+        const double ratio = value_of(c, other) / start_of(f, other);
+        *place_of(c, own) = DH_MIN(value_of(f->base, own) * ratio, most_of(own));
+    }
+}
+
+/* Back to the base's values of those that follow. */
+static void unfollow(const dh_calibration *f, dh_cluster *c)
+{
+    for (size_t i = 0; i < DH_COUNTOF(ties); i++)
+        if (ties[i].of && tie_of(f, ties[i].key) == &ties[i])
+            *place_of(c, constant_of(ties[i].key)) = value_of(f->base, constant_of(ties[i].key));
+}
+
+/* Says which test is missing. */
+static dh_status note_ties(dh_ctx *ctx, dh_calibration *f)
+{
+    static const struct {
+        const char *key, *text;
+    } notes[] = {
+        {"local.efficiency",
+         "inside a node only all-reduces were measured: local.efficiency and local.step_us, which "
+         "all-gathers and reduce-scatters go by, are kept in proportion; all_gather_perf on one "
+         "node measures them"},
+        {"local.in_switch",
+         "inside a node no all-reduce was measured: local.in_switch, which all-reduces go by, is "
+         "kept in proportion; all_reduce_perf on one node measures it"},
+        {"network.tree",
+         "between nodes only all-reduces were measured: network.tree and network.in_switch are "
+         "kept, so that all-gathers and reduce-scatters stay in proportion; all_gather_perf on "
+         "several nodes tells them apart"}};
+    for (size_t i = 0; i < DH_COUNTOF(notes); i++)
+        if (tie_of(f, notes[i].key) && !dh_vec_push(&f->measured->notes, notes[i].text))
+            return no_memory(ctx);
+    return DH_OK;
+}
+
 /* ---- search --------------------------------------------------------------------------------- */
 
 /* A weak pull to the base's values. GEMMs that all have one shared axis cannot tell efficiency from
@@ -213,6 +315,7 @@ static dh_status residuals(dh_ctx *ctx, void *self, const double *x, double *r)
     dh_cluster c = s->f->cluster;
     (void)ctx;
     for (size_t k = 0; k < s->n; k++) *place_of(&c, s->constants[k]) = exp(x[k]);
+    follow(s->f, &c);
     for (size_t i = 0; i < s->n_rows; i++) {
         const dh_measured_row *row = &s->f->measured->rows.at[s->rows[i]];
         r[i] = sqrt(row->weight) * log(predict(&c, row) / row->ns);
@@ -294,6 +397,7 @@ static void keep_better(dh_calibration *f, const stage_fit *s)
     dh_cluster base = f->cluster;
     for (size_t k = 0; k < s->n; k++)
         *place_of(&base, s->constants[k]) = value_of(f->base, s->constants[k]);
+    if (strncmp(constants[s->constants[0]].key, "local.", 6) == 0) unfollow(f, &base);
     if (misses(&base, f, s) >= misses(&f->cluster, f, s)) return;
     f->cluster = base;
     for (size_t k = 0; k < s->n; k++) {
@@ -326,6 +430,7 @@ static dh_status fit_stage(dh_ctx *ctx, dh_calibration *f, unsigned stage)
     DH_TRY(search_from(ctx, &at, at.x, &improved));
     for (int i = 0; i < ROUNDS && improved; i++) DH_TRY(search_around(ctx, &at, &improved));
     for (size_t k = 0; k < s.n; k++) *place_of(&f->cluster, s.constants[k]) = exp(at.x[k]);
+    follow(f, &f->cluster);
     keep_better(f, &s);
     return DH_OK;
 }
@@ -353,6 +458,8 @@ static void drop_free(dh_calibration *f)
         f->constants[i].why = "no row depends on it";
         *place_of(&f->cluster, i) = f->constants[i].base * setting_of(constants[i].key)->factor;
     }
+    unfollow(f, &f->cluster);
+    follow(f, &f->cluster);
 }
 
 /* Traces have kernels that never have the scores in memory: what is fitted to them is such. */
@@ -410,6 +517,7 @@ static void judge_constants(dh_calibration *f)
         dh_calibration_constant *c = &f->constants[i];
         const dh_cluster_setting *s = setting_of(c->key);
         c->value = value_of(&f->cluster, i) / s->factor;
+        c->follows = tie_of(f, c->key) && c->value != c->base;
         c->at_bound =
             c->fitted && (c->value >= s->max || value_of(&f->cluster, i) <= constants[i].least);
         for (size_t k = 0; k < f->measured->rows.n; k++) {
@@ -540,8 +648,10 @@ static void choose_constants(dh_calibration *f)
         *c = (dh_calibration_constant){.key = s->key,
                                        .unit = s->unit,
                                        .base = *at / s->factor,
-                                       .fitted = is_wanted(f, i) && !is_lacking(f, i)};
+                                       .fitted = is_wanted(f, i) && !is_lacking(f, i) &&
+                                                 !tie_of(f, s->key)};
         c->why = c->fitted                      ? "fitted"
+                 : tie_of(f, s->key)            ? "in proportion: no test of it"
                  : is_lacking(f, i)             ? "the cluster has no such hardware"
                  : count_rows(f, i, false) == 0 ? "no measurement of it"
                                                 : "too few rows for it";
@@ -565,6 +675,7 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     DH_TRY(weigh_products(ctx, fit));
     hold_rows(measured);
     choose_constants(fit);
+    DH_TRY(note_ties(ctx, fit));
     for (unsigned stage = 0; stage < N_STAGES; stage++) DH_TRY(fit_stage(ctx, fit, stage));
     /* GEMMs say what a kernel takes at least, norms how fast memory is, and each matters to the
      * other's small ones. */

@@ -13,7 +13,8 @@ typedef struct dh_calibration_error {
 typedef struct dh_calibration_constant {
     const char *key, *unit; /* of cluster files; unit "": none */
     double base, value;     /* in the file's unit */
-    bool fitted;            /* false: as the base has it */
+    bool fitted;            /* false: as the base has it, or it follows */
+    bool follows;           /* in proportion to another one that is fitted */
     bool at_bound;          /* the rows would have it beyond what there can be */
     const char *why;        /* fitted or not: what it rests on */
     dh_calibration_error used, held;

@@ -86,20 +86,35 @@ static void mark(matching *m, const traced_way *way)
                     : same_widths(&way->at[p], &m->measured.kernels.at[i], way->free_axis);
 }
 
-/* Sum of the pieces, n of that which was seen least; 0: one of them is not there. */
-static double way_ns(const matching *m, const traced_way *way, int32_t *n)
+/* Sum of the pieces that are there, n of that which was seen least. whole: all of them are. */
+static double way_ns(const matching *m, const traced_way *way, int32_t *n, bool *whole)
 {
     double sum = 0;
     *n = INT32_MAX;
+    *whole = true;
     for (int p = 0; p < way->n; p++) {
         int32_t seen;
         const double ns = way->free_axis < 0 ? kernel_ns(m, &way->at[p], &seen)
                                              : shared_ns(m, &way->at[p], way->free_axis, &seen);
-        if (ns < 1) return 0;
+        *whole &= ns >= 1;
         sum += ns * way->times[p];
         *n = DH_MIN(*n, seen);
     }
     return sum;
+}
+
+/* The most that pieces of an operator take by themselves, where no way has all of its pieces: the
+ * operator takes as long at least. */
+static double least_ns(const matching *m, const dh_graph *g, const dh_op *op)
+{
+    traced_way way;
+    double least = 0;
+    for (int i = 0; traced_way_of(g, op, i, &way); i++) {
+        int32_t n;
+        bool whole;
+        least = DH_MAX(least, way_ns(m, &way, &n, &whole));
+    }
+    return least;
 }
 
 /* By the first way that the traces have. known: PyTorch has operators that do the same. */
@@ -108,9 +123,10 @@ static double computed_ns(matching *m, const dh_graph *g, const dh_op *op, int32
     traced_way way;
     *known = false;
     for (int i = 0; traced_way_of(g, op, i, &way); i++) {
-        const double ns = way_ns(m, &way, n);
+        bool whole;
+        const double ns = way_ns(m, &way, n, &whole);
         *known = true;
-        if (ns < 1) continue;
+        if (!whole) continue;
         mark(m, &way);
         return ns;
     }
@@ -198,21 +214,25 @@ static dh_status add_class(matching *m, const dh_program *p, const dh_probe_clas
 
 /* ---- what no trace has ---------------------------------------------------------------------- */
 
-/* Estimated, in proportion to what the nearest operators took over their estimates. */
+/* Estimated, in proportion to what the nearest operators took over their estimates; at least as long
+ * as what the traces have of it. */
 static dh_status estimate_class(matching *m, const dh_program *p, const dh_probe_class *cls,
                                 const dh_costs *costs)
 {
     const dh_instr *instr = &p->instrs.at[cls->instr];
     const dh_cost_op at = {dh_instr_graph(p, instr), dh_instr_op(p, instr), &p->mesh, p->rank};
     if (dh_profile_find_op(m->traced->profile, cls->key) != DH_NONE) return DH_OK;
-    const dh_profile_op row = {.key = cls->key,
-                               .label = cls->label,
-                               .stream = cls->stream,
-                               .forward = cls->forward,
-                               .backward = cls->backward,
-                               .source = DH_PAIR_MODELLED,
-                               .solo_ns = (int64_t)DH_MAX(costs->solo(costs->self, &at).ns, 1),
-                               .estimate_ns = DH_MAX(cls->estimate_ns, 1)};
+    const bool talks = dh_op_info_of(at.op->type)->resource == DH_RES_COMM;
+    const double least = talks ? 0 : least_ns(m, at.graph, at.op);
+    const dh_profile_op row = {
+        .key = cls->key,
+        .label = cls->label,
+        .stream = cls->stream,
+        .forward = cls->forward,
+        .backward = cls->backward,
+        .source = DH_PAIR_MODELLED,
+        .solo_ns = (int64_t)DH_MAX(costs->solo(costs->self, &at).ns, DH_MAX(least, 1)),
+        .estimate_ns = DH_MAX(cls->estimate_ns, 1)};
     return dh_profile_add_op(m->ctx, m->traced->profile, &row, NULL);
 }
 

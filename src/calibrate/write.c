@@ -18,6 +18,10 @@ static bool same_section(const char *a, const char *b)
 
 static void print_source(const dh_calibration_constant *c, dh_str *out)
 {
+    if (c->follows) {
+        dh_str_printf(out, "  # %s\n", c->why);
+        return;
+    }
     dh_str_printf(out, "  # %zu rows, %.1f %% off", c->used.n, 100 * c->used.mean);
     if (c->held.n > 0)
         dh_str_printf(out, "; %zu rows left out, %.1f %% off", c->held.n, 100 * c->held.mean);
@@ -25,19 +29,24 @@ static void print_source(const dh_calibration_constant *c, dh_str *out)
     dh_str_append(out, "\n", 1);
 }
 
-/* All fitted constants of the i-th one's section, where it is the first of them. */
+static bool is_new(const dh_calibration_constant *c)
+{
+    return c->fitted || c->follows;
+}
+
+/* All new constants of the i-th one's section, where it is the first of them. */
 static void print_section(const dh_calibration *f, size_t i, dh_str *out)
 {
     const char *key = f->constants[i].key;
     for (size_t k = 0; k < i; k++)
-        if (f->constants[k].fitted && same_section(f->constants[k].key, key)) return;
+        if (is_new(&f->constants[k]) && same_section(f->constants[k].key, key)) return;
     dh_str_printf(out, "\n%.*s:\n", (int)section_of(key), key);
     if (same_section(key, "attention.") && f->cluster.attention != f->base->attention)
         dh_str_printf(out, "  kernel: %s  # as in traces\n",
                       dh_attention_kernel_names[f->cluster.attention]);
     for (size_t k = i; k < f->n_constants; k++) {
         const dh_calibration_constant *c = &f->constants[k];
-        if (!c->fitted || !same_section(c->key, key)) continue;
+        if (!is_new(c) || !same_section(c->key, key)) continue;
         dh_str_printf(out, "  %s: %.6g", c->key + section_of(key) + 1, c->value);
         print_source(c, out);
     }
@@ -92,7 +101,7 @@ dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char 
     if (f->cluster.node_devices != f->base->node_devices)
         dh_str_printf(out, "\nnode: {devices: %.0f}\n", f->cluster.node_devices);
     for (size_t i = 0; i < f->n_constants; i++)
-        if (f->constants[i].fitted) print_section(f, i, out);
+        if (is_new(&f->constants[i])) print_section(f, i, out);
     print_oefs(f, out);
     return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a cluster file") : DH_OK;
 }

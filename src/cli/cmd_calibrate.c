@@ -45,6 +45,16 @@ static void add_error(const dh_calibration_error *e, dh_cli_table *table)
         dh_cli_table_cell(table, "-");
 }
 
+/* What its range ends by: the rate of which it is a share, of links and of devices. */
+static const char *at_bound(const char *key)
+{
+    if (strncmp(key, "local.", 6) == 0)
+        return ", at the end of its range: see local.gb_per_s of --like";
+    if (strncmp(key, "network.", 8) == 0)
+        return ", at the end of its range: see network.gb_per_s of --like";
+    return ", at the end of its range: see the peak of --like";
+}
+
 static void print_constants(const dh_calibration *f, dh_str *out)
 {
     static const char *const headings[] = {"was", "is", "unit"};
@@ -61,9 +71,9 @@ static void print_constants(const dh_calibration *f, dh_str *out)
         dh_cli_table_cell(&table, "%.4g", c->value);
         dh_cli_table_cell(&table, "%s", c->unit);
         dh_cli_table_cell(&table, "%s%s", c->why,
-                          c->at_bound ? ", at the end of its range: see the peak of --like"
-                          : c->fitted ? ""
-                                      : ": kept");
+                          c->at_bound               ? at_bound(c->key)
+                          : c->fitted || c->follows ? ""
+                                                    : ": kept");
     }
     dh_cli_table_end(&table, dh_cli_columns(), out);
 }

@@ -63,9 +63,9 @@ static void set_errors(json_t *object, const dh_calibration_error *used,
 
 static json_t *constant_json(const dh_calibration_constant *c)
 {
-    json_t *object = json_pack("{ss ss sf sf sb sb ss}", "key", c->key, "unit", c->unit, "base",
-                               c->base, "value", c->value, "fitted", (int)c->fitted, "at_bound",
-                               (int)c->at_bound, "why", c->why);
+    json_t *object = json_pack("{ss ss sf sf sb sb sb ss}", "key", c->key, "unit", c->unit, "base",
+                               c->base, "value", c->value, "fitted", (int)c->fitted, "follows",
+                               (int)c->follows, "at_bound", (int)c->at_bound, "why", c->why);
     if (object) set_errors(object, &c->used, &c->held);
     return object;
 }

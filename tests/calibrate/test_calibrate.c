@@ -229,6 +229,76 @@ static void test_constants_are_found(void **state)
     dh_cluster_destroy(t.cluster);
 }
 
+static bool notes_say(const dh_calibrated *c, const char *text)
+{
+    for (size_t i = 0; i < c->measured.notes.n; i++)
+        if (strstr(c->measured.notes.at[i], text)) return true;
+    return false;
+}
+
+static double value_of(const dh_calibrated *c, const char *key)
+{
+    return constant_of(c, key)->value;
+}
+
+static double base_of(const dh_calibrated *c, const char *key)
+{
+    return constant_of(c, key)->base;
+}
+
+static void assert_proportion(const dh_calibrated *c, const char *key, const char *to)
+{
+    const double own = value_of(c, key) / base_of(c, key), other = value_of(c, to) / base_of(c, to);
+    if (fabs(own / other - 1) > 1e-6)
+        fail_msg("%s is %g times what it was, %s %g times", key, own, to, other);
+}
+
+/* All-reduces that switches add up say nothing of rings, and rings nothing of them. What has no test
+ * keeps its proportion to what has one, and the missing test is named. */
+static void test_one_collective_alone(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_cluster *written;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_truth(&ctx);
+    const char *reduces[] = {
+        put_nccl(&t, dir, "all_reduce_1x8.txt", DH_OP_ALL_REDUCE, 8, 1, false),
+        put_nccl(&t, dir, "all_reduce_2x8.txt", DH_OP_ALL_REDUCE, 16, 2, false)};
+    const dh_describe_calibrate_options how = {.like = "h100", .out = path_of(dir, "mine.yaml")};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, reduces, DH_COUNTOF(reduces), &how, &c));
+    assert_found(&c, "local.in_switch", 0.5, 0.03);
+    assert_false(constant_of(&c, "local.efficiency")->fitted);
+    assert_true(constant_of(&c, "local.efficiency")->follows);
+    assert_proportion(&c, "local.efficiency", "local.in_switch");
+    assert_true(notes_say(&c, "all_gather_perf on one node"));
+    assert_true(notes_say(&c, "all_gather_perf on several nodes"));
+    assert_true(value_of(&c, "network.tree") == base_of(&c, "network.tree"));
+    assert_true(value_of(&c, "network.in_switch") == base_of(&c, "network.in_switch"));
+    assert_ok(&ctx, dh_cluster_find(&ctx, how.out, &written));
+    assert_true(fabs(written->local.efficiency / c.fit.cluster.local.efficiency - 1) < 1e-5);
+    assert_true(fabs(written->local.step_ns / c.fit.cluster.local.step_ns - 1) < 1e-5);
+    dh_cluster_destroy(written);
+    dh_calibrated_fini(&c);
+
+    const char *gathers[] = {
+        put_nccl(&t, dir, "all_gather_1x8.txt", DH_OP_ALL_GATHER, 8, 1, false)};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, gathers, 1, &how, &c));
+    assert_found(&c, "local.efficiency", 0.62, 0.03);
+    assert_proportion(&c, "local.in_switch", "local.efficiency");
+    assert_true(notes_say(&c, "all_reduce_perf on one node"));
+    dh_calibrated_fini(&c);
+
+    const char *both[] = {reduces[0], gathers[0]};
+    assert_ok(&ctx, dh_calibrated_make(&ctx, both, 2, &how, &c));
+    assert_found(&c, "local.efficiency", 0.62, 0.03);
+    assert_found(&c, "local.in_switch", 0.5, 0.03);
+    assert_false(notes_say(&c, "in proportion"));
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
 /* Of two ranks' traces the shorter occurrence; a rate is a time; what has no row stays. */
 static void test_traces(void **state)
 {
@@ -246,8 +316,9 @@ static void test_traces(void **state)
     assert_false(constant_of(&c, "network.efficiency")->fitted);
     assert_true(constant_of(&c, "network.efficiency")->value ==
                 constant_of(&c, "network.efficiency")->base);
-    assert_int_equal(c.measured.notes.n, 2);
+    assert_int_equal(c.measured.notes.n, 3);
     assert_non_null(strstr(c.measured.notes.at[0], "record_shapes"));
+    assert_true(notes_say(&c, "all_reduce_perf on one node")); /* they have all-gathers alone */
     json_t *said = dh_calibrated_json(&c, &how);
     assert_int_equal(json_array_size(json_object_get(said, "constants")), c.fit.n_constants);
     assert_int_equal(json_array_size(json_object_get(said, "groups")), c.fit.n_groups);
@@ -1013,6 +1084,7 @@ static void test_rows_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_constants_are_found),
+                                       cmocka_unit_test(test_one_collective_alone),
                                        cmocka_unit_test(test_traces),
                                        cmocka_unit_test(test_attention_and_norms),
                                        cmocka_unit_test(test_one_size_often),

@@ -307,11 +307,224 @@ static void test_experts(void **state)
     dh_job_destroy(job);
 }
 
+/* ---- whole layers as PyTorch runs them ------------------------------------------------------- */
+
+/* A layer of this job; 48 tokens, so that no two products of it have the same sizes by chance. */
+#define LAYER_JOB(recompute)                                                                       \
+    "model: {family: llama, n_layers: 1, width: 64, n_heads: 4, n_kv_heads: 2, ffn_width: 96, "    \
+    "vocab: 500, max_seq: 64}\n"                                                                   \
+    "train: {batch: 1, micro_batch: 1, seq_len: 48, dtype: bf16, recompute: " recompute "}\n"      \
+    "strategy: sequential\n"
+
+enum { TOKENS = 48, WIDTH = 64, KV = 32, FFN = 96 };
+
+/* Writes events as torch.profiler exports them: an operator of the host, the call that starts its
+ * kernel, and the kernel, which runs later. */
+typedef struct tracer {
+    dh_str text;
+    int id;
+    double at_us;
+    const char *thread; /* the program's, or autograd's */
+    bool old;           /* PyTorch 2.1: kernels have their correlation for "External id" */
+} tracer;
+
+static void run(tracer *t, const char *name, const char *dims, const char *types, int us)
+{
+    const int op = ++t->id, correlation = 5000 + op;
+    t->at_us += 10;
+    dh_str_printf(&t->text,
+                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::%s\",\"pid\":7,\"tid\":\"%s\","
+                  "\"ts\":%.1f,\"dur\":8,\"args\":{\"External id\":%d,\"Input Dims\":[%s],"
+                  "\"Input type\":[%s]}},\n",
+                  name, t->thread, t->at_us, op, dims, types);
+    dh_str_printf(&t->text,
+                  "{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":7,"
+                  "\"tid\":\"%s\",\"ts\":%.1f,\"dur\":2,\"args\":{\"correlation\":%d}},\n",
+                  t->thread, t->at_us + 3, correlation);
+    dh_str_printf(&t->text,
+                  "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"sm90_kernel\",\"pid\":0,\"tid\":7,"
+                  "\"ts\":%.1f,\"dur\":%d,\"args\":{\"External id\":%d,\"correlation\":%d}},\n",
+                  t->at_us + 900, us, t->old ? correlation : op, correlation);
+}
+
+/* Time by sizes, the same for a product and its transpose. */
+static int product_us(int m, int n, int k)
+{
+    return 3 + m * n * k / 4096 + (m + n) / 16 + m * n % 7;
+}
+
+static void product(tracer *t, int m, int n, int k)
+{
+    char dims[64];
+    snprintf(dims, sizeof dims, "[%d,%d],[%d,%d]", m, k, k, n);
+    run(t, "mm", dims, TWO, product_us(m, n, k));
+}
+
+/* Of a weight of some matrices: their rows, up to the first 0. */
+static void forward_of(tracer *t, const int rows[4], int columns)
+{
+    for (int i = 0; rows[i]; i++) product(t, TOKENS, rows[i], columns);
+}
+
+static void backward_of(tracer *t, const int rows[4], int columns)
+{
+    for (int i = 0; rows[i]; i++) {
+        product(t, TOKENS, columns, rows[i]);
+        product(t, rows[i], columns, TOKENS);
+    }
+}
+
+/* What that comes to for the operator that has all rows in one. */
+static int64_t forward_ns(const int rows[4], int columns)
+{
+    int us = 0;
+    for (int i = 0; rows[i]; i++) us += product_us(TOKENS, rows[i], columns);
+    return us * 1000;
+}
+
+static int64_t dgrad_ns(const int rows[4], int columns)
+{
+    int us = 0;
+    for (int i = 0; rows[i]; i++) us += product_us(TOKENS, columns, rows[i]);
+    return us * 1000;
+}
+
+static int64_t wgrad_ns(const int rows[4], int columns)
+{
+    int us = 0;
+    for (int i = 0; rows[i]; i++) us += product_us(rows[i], columns, TOKENS);
+    return us * 1000;
+}
+
+/* The weights of a layer: matrices of queries, keys and values, of the output, of gate and up, and
+ * of down. */
+typedef struct layer_rows {
+    int qkv[4], proj[4], fc1[4], fc2[4];
+} layer_rows;
+
+enum { ATTN_US = 70, ATTN_GRAD_US = 160, SILU_US = 4, MUL_US = 5, SILU_GRAD_US = 6 };
+#define QKV_HEADS "[1,48,4,16],[1,48,2,16],[1,48,2,16]"
+#define GATES "[1,48,96],[1,48,96]"
+
+static void forward_layer(tracer *t, const layer_rows *w)
+{
+    forward_of(t, w->qkv, WIDTH);
+    run(t, "_flash_attention_forward", QKV_HEADS, BF "," TWO, ATTN_US);
+    forward_of(t, w->proj, WIDTH);
+    forward_of(t, w->fc1, WIDTH);
+    run(t, "silu", "[1,48,96]", BF, SILU_US);
+    run(t, "mul", GATES, TWO, MUL_US);
+    forward_of(t, w->fc2, FFN);
+}
+
+static void backward_layer(tracer *t, const layer_rows *w)
+{
+    backward_of(t, w->fc2, FFN);
+    run(t, "mul", GATES, TWO, MUL_US);
+    run(t, "mul", GATES, TWO, MUL_US);
+    run(t, "silu_backward", GATES, TWO, SILU_GRAD_US);
+    backward_of(t, w->fc1, WIDTH);
+    backward_of(t, w->proj, WIDTH);
+    run(t, "_flash_attention_backward", "[1,48,4,16]," QKV_HEADS, BF "," BF "," TWO, ATTN_GRAD_US);
+    backward_of(t, w->qkv, WIDTH);
+}
+
+/* Two steps of the layer. again: the backward begins with the forward once more. */
+static void trace_layer(tracer *t, const layer_rows *w, bool again)
+{
+    dh_str_printf(&t->text, "{\"schemaVersion\":1,\"traceEvents\":[\n");
+    for (int step = 0; step < 2; step++) {
+        t->thread = "main";
+        forward_layer(t, w);
+        t->thread = "autograd 1";
+        if (again) forward_layer(t, w);
+        backward_layer(t, w);
+    }
+    dh_str_printf(&t->text, "{\"ph\":\"i\",\"name\":\"end\"}]}\n");
+    assert_false(t->text.failed);
+}
+
+static void is_imported(const dh_traced *traced, const char *label, int64_t ns)
+{
+    const dh_profile_op *row = find_row(traced->profile, label);
+    if (row->source != DH_PAIR_IMPORTED) fail_msg("%s is not of the trace", label);
+    if (row->solo_ns != ns)
+        fail_msg("%s: %lld ns, not %lld", label, (long long)row->solo_ns, (long long)ns);
+}
+
+/* Every product of a layer, however PyTorch cuts it, and whether or not it runs forwards twice. */
+static void test_layers_of_pytorch(void **state)
+{
+    static const layer_rows separate = {{WIDTH, KV, KV}, {WIDTH}, {FFN, FFN}, {WIDTH}},
+                            fused = {{WIDTH + 2 * KV}, {WIDTH}, {2 * FFN}, {WIDTH}};
+    const struct {
+        const char *job;
+        const layer_rows *rows;
+        bool again, old;
+    } cases[] = {{LAYER_JOB("none"), &separate, false, false},
+                 {LAYER_JOB("none"), &fused, false, true},
+                 {LAYER_JOB("full"), &separate, true, false},
+                 {LAYER_JOB("full"), &fused, true, true}};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        const layer_rows *w = cases[i].rows;
+        tracer t = {.text = DH_STR_INIT, .old = cases[i].old};
+        dh_traced traced;
+        dh_job *job = make_job_of(cases[i].job);
+        trace_layer(&t, w, cases[i].again);
+        read_trace(dir, job, t.text.text, &traced);
+        is_imported(&traced, "linear qkv", forward_ns(w->qkv, WIDTH));
+        is_imported(&traced, "linear_dgrad dn1", dgrad_ns(w->qkv, WIDTH));
+        is_imported(&traced, "linear_wgrad d.qkv.w", wgrad_ns(w->qkv, WIDTH));
+        is_imported(&traced, "linear proj", forward_ns(w->proj, WIDTH));
+        is_imported(&traced, "linear_dgrad do", dgrad_ns(w->proj, WIDTH));
+        is_imported(&traced, "linear_wgrad d.proj.w", wgrad_ns(w->proj, WIDTH));
+        is_imported(&traced, "linear h", forward_ns(w->fc1, WIDTH));
+        is_imported(&traced, "linear_dgrad dn2", dgrad_ns(w->fc1, WIDTH));
+        is_imported(&traced, "linear_wgrad d.fc1.w", wgrad_ns(w->fc1, WIDTH));
+        is_imported(&traced, "linear f", forward_ns(w->fc2, FFN));
+        is_imported(&traced, "linear_dgrad dg", dgrad_ns(w->fc2, FFN));
+        is_imported(&traced, "linear_wgrad d.fc2.w", wgrad_ns(w->fc2, FFN));
+        is_imported(&traced, "attention o", ATTN_US * 1000);
+        is_imported(&traced, "attention_grad dqkv.rot", ATTN_GRAD_US * 1000);
+        is_imported(&traced, "activation g", (SILU_US + MUL_US) * 1000);
+        is_imported(&traced, "activation_grad dh", (SILU_GRAD_US + 2 * MUL_US) * 1000);
+        assert_int_equal(traced.measurements.n, 0); /* nothing of the trace is left over */
+        dh_traced_fini(&traced);
+        dh_str_fini(&t.text);
+        dh_job_destroy(job);
+    }
+}
+
+/* Four of a gradient's five kernels are in the trace: it takes as long as these at least, however
+ * short the forward of which it is the gradient. */
+static void test_gradients_of_pieces(void **state)
+{
+    char dir[200];
+    dh_traced traced;
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = make_job_of(llama_text);
+    read_trace(dir, job,
+               "{\"traceEvents\": [" OP("_flash_attention_forward", 1,
+                                        "[1,32,4,16],[1,32,2,16],[1,32,2,16]", BF "," TWO)
+                   KERNEL(1, 2) OP("bmm", 2, "[4,32,16],[4,16,32]", TWO) KERNEL(2, 200)
+                       OP("bmm", 3, "[4,32,32],[4,32,16]", TWO) KERNEL(3, 400) "{}]}",
+               &traced);
+    const dh_profile_op *grad = find_row(traced.profile, "attention_grad dqkv.rot");
+    assert_int_equal(ns_of(traced.profile, "attention o"), 2000);
+    assert_int_equal(grad->source, DH_PAIR_MODELLED);
+    assert_true(grad->solo_ns >= 200000 + 3 * 400000);
+    dh_traced_fini(&traced);
+    dh_job_destroy(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_traces),        cmocka_unit_test(test_pytorch),
         cmocka_unit_test(test_separate_products), cmocka_unit_test(test_attention_by_products),
-        cmocka_unit_test(test_gradients_follow),  cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_gradients_follow),  cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_layers_of_pytorch), cmocka_unit_test(test_gradients_of_pieces)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
