@@ -25,9 +25,10 @@ typedef enum dh_family {
     DH_FAMILY_GEMMA2,
     DH_FAMILY_GEMMA3, /* its text model */
     DH_FAMILY_DEEPSEEK3,
-    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as those behind it */
+    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as the two behind it */
     DH_FAMILY_LLAMA4,  /* its text model */
-    DH_FAMILY_PHIMOE   /* Phi-3.5-MoE */
+    DH_FAMILY_PHIMOE,  /* Phi-3.5-MoE */
+    DH_FAMILY_OLMO3
 } dh_family;
 typedef enum dh_norm_kind { DH_NORM_LAYER, DH_NORM_RMS } dh_norm_kind;
 /* Where a layer's two parts have their norms: before each, or on the result of each, before it is
@@ -90,7 +91,7 @@ typedef struct dh_model {
     bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
     bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
     bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
-    bool qk_norm_all;     /* OLMo 2: RMSNorm of all heads of queries together, and of keys */
+    bool qk_norm_all;     /* OLMo 2, 3: RMSNorm of all heads of queries together, and of keys */
     dh_attention_kind attention; /* linear: in the llama and mixtral families */
     int64_t softmax_every; /* linear: every n-th layer has softmax attention (4: the 4th, the 8th);
                             * 0: none */
@@ -105,7 +106,7 @@ typedef struct dh_model {
     double norm_eps;
     dh_act_kind act;
     dh_rope rope;      /* all families but GPT-2 */
-    int64_t nth;       /* SmolLM 3, Gemma 3: every n-th layer has rope_nth instead; 0: none */
+    int64_t nth;       /* SmolLM 3, Gemma 3, OLMo 3: every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;  /* theta 0: no positions */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;
@@ -203,7 +204,7 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 /* A model from config.json text.
  *
  * Classes of Hugging Face: GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
- * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, SmolLM3Config, Gemma2Config,
+ * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, Olmo3Config, SmolLM3Config, Gemma2Config,
  * Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another name. Classes
  * of our own for linear attention: model_type linear_llama or linear_mixtral, with Llama's and
  * Mixtral's keys, feature_map and softmax_every.

@@ -69,7 +69,7 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
                    DH_FAMILY_QWEN3 == 6 && DH_FAMILY_OLMO2 == 7 && DH_FAMILY_SMOLLM3 == 8 &&
                    DH_FAMILY_QWEN3_MOE == 9 && DH_FAMILY_GEMMA2 == 10 && DH_FAMILY_GEMMA3 == 11 &&
                    DH_FAMILY_DEEPSEEK3 == 12 && DH_FAMILY_GPT_OSS == 13 && DH_FAMILY_LLAMA4 == 14 &&
-                   DH_FAMILY_PHIMOE == 15,
+                   DH_FAMILY_PHIMOE == 15 && DH_FAMILY_OLMO3 == 16,
                "order");
 
 #define AT(field) .offset = offsetof(dh_job, field)
@@ -108,10 +108,12 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW                                                                                 \
     .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3 |      \
-                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4 | DH_FOR_PHIMOE
+                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4 | DH_FOR_PHIMOE |     \
+                DH_FOR_OLMO3
 #define FOR_WINDOW_LAYERS                                                                          \
     .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS |     \
-                DH_FOR_LLAMA4
+                DH_FOR_LLAMA4 | DH_FOR_OLMO3
+#define FOR_NTH_ROPE .families = DH_FOR_GEMMA3 | DH_FOR_OLMO3
 #define FOR_GEMMA .families = DH_FOR_GEMMA2 | DH_FOR_GEMMA3
 #define FOR_EXPERTS                                                                                \
     .families = DH_FOR_MIXTRAL | DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_GPT_OSS |            \
@@ -233,15 +235,32 @@ static const dh_setting settings[] = {
                   "attention scores by it"),
     FLOAT("model.rope_magnitude", model.rope.magnitude, NULL, 0, 1e9, FOR_ROPE, .aliases = "attention_factor",
           .zero = "computed from factor and mscale", .help = "yarn: magnitude of rotations"),
-    INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS, .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3 | DH_FOR_LLAMA4,
+    INT("model.nth", model.nth, NULL, 0, DH_MODEL_MAX_LAYERS,
+        .families = DH_FOR_SMOLLM3 | DH_FOR_GEMMA3 | DH_FOR_LLAMA4 | DH_FOR_OLMO3,
         .aliases = "no_rope_layer_interval sliding_window_pattern", .unit = "layers", .zero = "none",
-        .help = "every n-th layer has other rotary positions (gemma3_text) or none (smollm3, llama4_text)"),
-    FLOAT("model.nth_rope_theta", model.rope_nth.theta, NULL, 0, 1e15, .families = DH_FOR_GEMMA3,
+        .help = "every n-th layer has other rotary positions (gemma3_text, olmo3) or none (smollm3, llama4_text)"),
+    FLOAT("model.nth_rope_theta", model.rope_nth.theta, NULL, 0, 1e15, FOR_NTH_ROPE,
           .help = "every n-th layer: base of its rotary positions"),
-    ENUM("model.nth_rope_scaling", model.rope_nth.scaling, NULL, dh_rope_scaling_names, .families = DH_FOR_GEMMA3,
+    ENUM("model.nth_rope_scaling", model.rope_nth.scaling, NULL, dh_rope_scaling_names, FOR_NTH_ROPE,
          .help = "every n-th layer: how its rotary positions are scaled"),
-    FLOAT("model.nth_rope_factor", model.rope_nth.factor, NULL, 0, 1e9, .families = DH_FOR_GEMMA3,
-          .help = "every n-th layer: scaling factor (linear)"),
+    FLOAT("model.nth_rope_factor", model.rope_nth.factor, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: scaling factor (linear, llama3, yarn)"),
+    FLOAT("model.nth_rope_low_freq_factor", model.rope_nth.low_freq_factor, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_low_freq_factor"),
+    FLOAT("model.nth_rope_high_freq_factor", model.rope_nth.high_freq_factor, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_high_freq_factor"),
+    INT("model.nth_rope_original_max_seq", model.rope_nth.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_NTH_ROPE,
+        .unit = "tokens", .help = "every n-th layer: rope_original_max_seq"),
+    FLOAT("model.nth_rope_beta_fast", model.rope_nth.beta_fast, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_beta_fast"),
+    FLOAT("model.nth_rope_beta_slow", model.rope_nth.beta_slow, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_beta_slow"),
+    FLOAT("model.nth_rope_mscale", model.rope_nth.mscale, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_mscale"),
+    FLOAT("model.nth_rope_mscale_all", model.rope_nth.mscale_all, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .help = "every n-th layer: rope_mscale_all"),
+    FLOAT("model.nth_rope_magnitude", model.rope_nth.magnitude, NULL, 0, 1e9, FOR_NTH_ROPE,
+          .zero = "computed from factor and mscale", .help = "every n-th layer: rope_magnitude"),
     FLOAT("model.query_scalar", model.query_scalar, NULL, 0, 1e9, FOR_GEMMA, .aliases = "query_pre_attn_scalar",
           .zero = "head_dim", .help = "attention scores are divided by the square root of this number"),
     FLOAT("model.attn_softcap", model.attn_softcap, NULL, 0, 1e9, .families = DH_FOR_GEMMA2,

@@ -17,7 +17,7 @@
 const char *const dh_family_names[DH_N_FAMILIES + 1] = {
     "gpt2",        "llama",   "mixtral",     "mistral",   "qwen2",  "phi3",
     "qwen3",       "olmo2",   "smollm3",     "qwen3_moe", "gemma2", "gemma3_text",
-    "deepseek_v3", "gpt_oss", "llama4_text", "phimoe",    NULL};
+    "deepseek_v3", "gpt_oss", "llama4_text", "phimoe",    "olmo3",  NULL};
 const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
                                                                    "yarn", NULL};
 
@@ -28,7 +28,7 @@ const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1] = {"elu", "identit
 #define LLAMA_LIKE .norm = DH_NORM_RMS, .act = DH_ACT_SWIGLU, .rope = true
 #define GEMMA                                                                                      \
     .norm = DH_NORM_RMS, .act = DH_ACT_GEGLU, .rope = true, .window = true, .window_layers = true, \
-    .gemma = true, .norm_place = DH_NORMS_AROUND
+    .gemma = true, .nth_sees_all = true, .norm_place = DH_NORMS_AROUND
 static const struct family_row {
     dh_norm_kind norm;
     dh_act_kind act;
@@ -38,7 +38,8 @@ static const struct family_row {
     bool qk_norm_all;           /* norms all heads of queries, and of keys, together */
     bool window;                /* may have a window */
     bool window_layers;         /* of some of its layers alone */
-    bool nth;                   /* may have layers without positions */
+    bool nth;                   /* may have layers of other positions, or of none */
+    bool nth_sees_all;          /* these are the layers without the window, and all of them */
     bool dense_layers;          /* may have layers without experts among them */
     bool topk_plain;            /* may leave the weights of a token's experts as they are */
     bool linear;                /* may have linear attention */
@@ -83,6 +84,8 @@ static const struct family_row {
                           .not_computed =
                               "LayerNorm with biases, biases of attention's output and of the "
                               "head, routing by sparsemixer, rotations by longrope"},
+    [DH_FAMILY_OLMO3] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER,
+                         .window = true, .window_layers = true, .nth = true, .nth_sees_all = true},
 };
 
 const char *dh_model_not_computed(const dh_model *m)
@@ -180,7 +183,7 @@ static dh_status check_window(dh_ctx *ctx, const dh_model *m)
                        (long long)m->window_every, (long long)m->n_layers);
     const int64_t nth = m->family == DH_FAMILY_GEMMA2 ? 2 : m->nth;
     const int64_t every = nth <= m->n_layers ? nth : 0; /* none of fewer layers sees all */
-    if (row->gemma && m->window && (m->window_from || m->window_every != every))
+    if (row->nth_sees_all && m->window && (m->window_from || m->window_every != every))
         return dh_fail(ctx, DH_EINVAL,
                        "model window_from %lld, window_every %lld: in the %s family every %lld-th "
                        "layer sees all (window_from 0, window_every %lld)",
@@ -373,10 +376,6 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
     DH_TRY(check_phi3(ctx, m));
-    if (m->rope_nth.scaling == DH_ROPE_SCALING_YARN)
-        return dh_fail(
-            ctx, DH_EINVAL,
-            "model nth_rope_scaling is yarn: every n-th layer may have none, linear or llama3");
     DH_TRY(family_rows[m->family].latent
                ? dh_model_check_deepseek3(ctx, m)
                : dh_model_check_no_deepseek3(ctx, m, family_rows[m->family].shared));
@@ -413,6 +412,10 @@ void dh_model_init(dh_model *m, dh_family family)
     if (family == DH_FAMILY_GEMMA3) {
         m->nth = 6;
         m->rope_nth.theta = 1e6;
+    }
+    if (family == DH_FAMILY_OLMO3) {
+        m->nth = 4;
+        m->rope.theta = m->rope_nth.theta = 5e5;
     }
     if (family == DH_FAMILY_GEMMA2) {
         m->attn_softcap = 50;

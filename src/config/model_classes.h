@@ -35,6 +35,17 @@ dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_lay
  * errors    those above; DH_EUNSUPPORTED */
 dh_status dh_config_check_layer_types(dh_ctx *ctx, const json_t *config, const dh_model *m);
 
+/* Layers of two types in turns: n, where by layer_types every n-th sees all and the others have a
+ * window. every: in, what it is where there is no such list. errors: DH_EUNSUPPORTED */
+dh_status dh_config_read_nth_types(dh_ctx *ctx, const json_t *config, const dh_model *m,
+                                   int64_t *every);
+void dh_config_write_nth_types(json_t *config, const dh_model *m, int64_t every);
+/* Rotary positions of both types, where "rope_parameters" has an object for one or for both; the
+ * thetas are those of an object without one. */
+dh_status dh_config_read_typed_ropes(dh_ctx *ctx, const json_t *config, double theta,
+                                     double theta_nth, dh_model *m, bool *found);
+void dh_config_write_typed_ropes(json_t *config, const dh_model *m);
+
 /* Reads and writes yarn's values other than its factor in the object that holds it. */
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out);
 void dh_config_write_yarn(json_t *rope, const dh_rope *r);
@@ -48,6 +59,8 @@ dh_status dh_config_read_qwen3_moe(dh_ctx *ctx, const json_t *config, dh_model *
 dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m);
 dh_status dh_config_read_gemma3_images(dh_ctx *ctx, const json_t *config, dh_model *m);
+dh_status dh_config_read_olmo3(dh_ctx *ctx, const json_t *config, dh_model *m);
+void dh_config_write_olmo3(json_t *config, const dh_model *m);
 void dh_config_write_gemma2(json_t *config, const dh_model *m);
 void dh_config_write_gemma3(json_t *config, const dh_model *m);
 void dh_config_write_smollm3(json_t *config, const dh_model *m);

@@ -12,46 +12,6 @@ typedef struct gemma_defaults {
     double theta, softcap;
 } gemma_defaults;
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-static const char *type_of(int64_t layer, int64_t every)
-{
-    return (layer + 1) % every == 0 ? "full_attention" : "sliding_attention";
-}
-
-/* Of so many layers the last has no window: which number that is, by the list. */
-static dh_status read_types(dh_ctx *ctx, const json_t *config, const dh_model *m, int64_t *every)
-{
-    const json_t *list;
-    DH_TRY(dh_config_layer_types(ctx, config, m->n_layers, &list));
-    if (!list) return DH_OK;
-    const int64_t n = (int64_t)json_array_size(list);
-    int64_t first = 0;
-    while (first < n) {
-        const char *type = json_string_value(json_array_get(list, (size_t)first));
-        if (strcmp(type, "full_attention") == 0) break;
-        first++;
-    }
-    if (first < n || *every <= n) *every = first + 1; /* else there are fewer layers than that */
-    bool fits = *every > 1;
-    for (int64_t i = 0; i < n && fits; i++) {
-        const char *type = json_string_value(json_array_get(list, (size_t)i));
-        fits = strcmp(type, type_of(i, *every)) == 0;
-    }
-    if (fits) return DH_OK;
-    return dh_fail(ctx, DH_EUNSUPPORTED,
-                   "\"layer_types\" must have full_attention for every n-th layer (from 2 on) and "
-                   "sliding_attention for the others");
-}
-
-static void write_types(json_t *config, const dh_model *m, int64_t every)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < m->n_layers; i++)
-        json_array_append_new(list, json_string(type_of(i, every)));
-    json_object_set_new(config, "layer_types", list);
-}
-
 /* ---- both ------------------------------------------------------------------------------------ */
 
 /* A cap that is absent is the class's, null is none. */
@@ -123,7 +83,7 @@ dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m)
     int64_t every = defaults.every;
     DH_TRY(read_gemma(ctx, config, &defaults, m));
     DH_TRY(read_cap(ctx, config, "attn_logit_softcapping", 50, &m->attn_softcap));
-    DH_TRY(read_types(ctx, config, m, &every));
+    DH_TRY(dh_config_read_nth_types(ctx, config, m, &every));
     if (every != defaults.every)
         return dh_fail(
             ctx, DH_EUNSUPPORTED,
@@ -135,30 +95,19 @@ dh_status dh_config_read_gemma2(dh_ctx *ctx, const json_t *config, dh_model *m)
 void dh_config_write_gemma2(json_t *config, const dh_model *m)
 {
     write_gemma(config, m);
-    write_types(config, m, 2);
+    dh_config_write_nth_types(config, m, 2);
 }
 
 /* ---- Gemma 3 --------------------------------------------------------------------------------- */
 
-/* Newer files have an object for each type of layer in one. */
 static dh_status read_ropes(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
-    static const char *const types[2] = {"sliding_attention", "full_attention"};
-    const json_t *both = dh_config_get(config, "rope_parameters");
-    if (!both || !dh_config_get(both, types[0])) {
-        DH_TRY(dh_config_read_rope(ctx, config, 1e6, &m->rope_nth));
-        m->rope = (dh_rope){0};
-        return dh_config_real(ctx, config, "rope_local_base_freq", 1e4, &m->rope.theta);
-    }
-    for (int i = 0; i < 2; i++) {
-        json_t *one = json_pack("{s:O?}", "rope_parameters", dh_config_get(both, types[i]));
-        if (!one) return dh_fail(ctx, DH_ENOMEM, "out of memory");
-        const dh_status st =
-            dh_config_read_rope(ctx, one, i ? 1e6 : 1e4, i ? &m->rope_nth : &m->rope);
-        json_decref(one);
-        DH_TRY(st);
-    }
-    return DH_OK;
+    bool both;
+    DH_TRY(dh_config_read_typed_ropes(ctx, config, 1e4, 1e6, m, &both));
+    if (both) return DH_OK;
+    DH_TRY(dh_config_read_rope(ctx, config, 1e6, &m->rope_nth));
+    m->rope = (dh_rope){0};
+    return dh_config_real(ctx, config, "rope_local_base_freq", 1e4, &m->rope.theta);
 }
 
 dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m)
@@ -170,7 +119,7 @@ dh_status dh_config_read_gemma3(dh_ctx *ctx, const json_t *config, dh_model *m)
                        "\"attn_logit_softcapping\" is given; scores of attention are capped in "
                        "Gemma 2 alone: only null is supported");
     DH_TRY(dh_config_int(ctx, config, "sliding_window_pattern", defaults.every, &m->nth));
-    DH_TRY(read_types(ctx, config, m, &m->nth));
+    DH_TRY(dh_config_read_nth_types(ctx, config, m, &m->nth));
     set_pattern(m, m->nth);
     return read_ropes(ctx, config, m);
 }
@@ -201,9 +150,7 @@ static void write_ropes(json_t *config, const dh_model *m)
         json_object_set_new(config, "rope_local_base_freq", json_real(m->rope.theta));
         return;
     }
-    json_object_set_new(config, "rope_parameters",
-                        json_pack("{so so}", "sliding_attention", dh_config_rope_object(&m->rope),
-                                  "full_attention", dh_config_rope_object(&m->rope_nth)));
+    dh_config_write_typed_ropes(config, m);
 }
 
 void dh_config_write_gemma3(json_t *config, const dh_model *m)
@@ -211,5 +158,5 @@ void dh_config_write_gemma3(json_t *config, const dh_model *m)
     write_gemma(config, m);
     write_ropes(config, m);
     json_object_set_new(config, "sliding_window_pattern", json_integer(m->nth));
-    write_types(config, m, m->nth);
+    dh_config_write_nth_types(config, m, m->nth);
 }

@@ -412,14 +412,6 @@ static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
     return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
 
-static dh_status read_olmo3(dh_ctx *ctx, const json_t *config, dh_model *m)
-{
-    return dh_fail(
-        ctx, DH_EUNSUPPORTED,
-        "model_type \"olmo3\" differs from OLMo 2 where it matters: most layers have a "
-        "window, and rotary positions are stretched in the others alone. OLMo 2 is read");
-}
-
 static void write_llama(json_t *config, const dh_model *m)
 {
     json_object_set_new(config, "num_hidden_layers", json_integer(m->n_layers));
@@ -492,6 +484,8 @@ static const struct config_class {
     {"phi3", "Phi3ForCausalLM", DH_FAMILY_PHI3, read_phi3, write_windowed, false},
     {"olmo2", "Olmo2ForCausalLM", DH_FAMILY_OLMO2, dh_config_read_olmo2, dh_config_write_relative,
      false},
+    {"olmo3", "Olmo3ForCausalLM", DH_FAMILY_OLMO3, dh_config_read_olmo3, dh_config_write_olmo3,
+     false},
     {"smollm3", "SmolLM3ForCausalLM", DH_FAMILY_SMOLLM3, dh_config_read_smollm3,
      dh_config_write_smollm3, false},
     {"qwen3_moe", "Qwen3MoeForCausalLM", DH_FAMILY_QWEN3_MOE, dh_config_read_qwen3_moe,
@@ -510,7 +504,6 @@ static const struct config_class {
     {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
      true},
     {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_PHIMOE, read_phimoe, NULL, false},
-    {"olmo3", "Olmo3ForCausalLM", DH_FAMILY_OLMO2, read_olmo3, NULL, false},
 };
 
 /* Names of the classes that are computed, also of those that are written as another. */
@@ -518,7 +511,7 @@ static const char *supported(char *list, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < DH_COUNTOF(classes) && n < cap; i++)
-        if (classes[i].read != read_phimoe && classes[i].read != read_olmo3)
+        if (classes[i].read != read_phimoe)
             n += (size_t)snprintf(list + n, cap - n, "%s%s", i ? ", " : "", classes[i].model_type);
     return list;
 }

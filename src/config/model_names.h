@@ -6,7 +6,7 @@
 #include "dhelix/model.h"
 
 enum {
-    DH_N_FAMILIES = 16,
+    DH_N_FAMILIES = 17,
     DH_N_ROPE_SCALINGS = 4,
     DH_N_ATTENTION_KINDS = 2,
     DH_N_FEATURE_MAPS = 3

@@ -1,4 +1,4 @@
-/* Config classes that share Llama's keys and have layers of their own: OLMo 2, SmolLM 3, Qwen 3
+/* Config classes that share Llama's keys and have layers of their own: OLMo 2 and 3, SmolLM 3, Qwen 3
  * with experts. */
 #include "model_classes.h"
 
@@ -6,6 +6,49 @@ dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 50304, 2048, 1e-5, 1e4, 0};
     return dh_config_read_relative(ctx, config, &defaults, m);
+}
+
+/* ---- OLMo 3 ---------------------------------------------------------------------------------- */
+
+/* What stretches rotary positions does so in layers that see all, and in no layer with a window. */
+static dh_status read_olmo3_ropes(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    bool both;
+    double theta;
+    DH_TRY(dh_config_real(ctx, config, "rope_theta", 5e5, &theta));
+    DH_TRY(dh_config_read_typed_ropes(ctx, config, theta, theta, m, &both));
+    if (both) return DH_OK;
+    DH_TRY(dh_config_read_rope(ctx, config, theta, &m->rope_nth));
+    m->rope = (dh_rope){.theta = m->rope_nth.theta};
+    return DH_OK;
+}
+
+dh_status dh_config_read_olmo3(dh_ctx *ctx, const json_t *config, dh_model *m)
+{
+    static const llama_defaults defaults = {32, 4096, 32, 0, 11008, 50304, 2048, 1e-5, 5e5, 0};
+    int64_t window;
+    DH_TRY(dh_config_read_relative(ctx, config, &defaults, m));
+    DH_TRY(dh_config_read_nth_types(ctx, config, m, &m->nth));
+    const int64_t absent = json_object_get(config, "sliding_window") ? 0 : 4096; /* null: none */
+    DH_TRY(dh_config_int(ctx, config, "sliding_window", absent, &window));
+    m->window = window < m->max_seq ? window : 0;
+    m->window_every = m->window && m->nth <= m->n_layers ? m->nth : 0;
+    return read_olmo3_ropes(ctx, config, m);
+}
+
+/* The older spelling has one theta, and scaling of layers that see all alone. */
+void dh_config_write_olmo3(json_t *config, const dh_model *m)
+{
+    dh_config_write_relative(config, m);
+    json_object_del(config, "rope_theta");
+    json_object_del(config, "rope_scaling");
+    if (m->rope.scaling == DH_ROPE_SCALING_NONE && m->rope.theta == m->rope_nth.theta)
+        dh_config_write_rope(config, &m->rope_nth);
+    else
+        dh_config_write_typed_ropes(config, m);
+    json_object_set_new(config, "sliding_window",
+                        m->window ? json_integer(m->window) : json_null());
+    dh_config_write_nth_types(config, m, m->nth);
 }
 
 /* ---- layers of two kinds --------------------------------------------------------------------- */

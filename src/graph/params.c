@@ -260,6 +260,7 @@ static const table families[][4] = {
     [DH_FAMILY_GPT_OSS] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
     [DH_FAMILY_LLAMA4] = {TABLE(shared_rows), TABLE(qwen3_moe_rows), TABLE(llama_rows)},
     [DH_FAMILY_PHIMOE] = {TABLE(llama_rows)},
+    [DH_FAMILY_OLMO3] = {TABLE(olmo2_rows), TABLE(llama_rows)},
 };
 
 static int64_t size_of(const dh_model *m, size_name name)

@@ -123,6 +123,11 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("router_scale", router_scale),
     I64(router_balanced),
     {"nth_original_max_seq", DH_FIELD_I64, offsetof(dh_dims, rope_nth.original_max_seq), NULL},
+    F64("nth_beta_fast", rope_nth.beta_fast),
+    F64("nth_beta_slow", rope_nth.beta_slow),
+    F64("nth_mscale", rope_nth.mscale),
+    F64("nth_mscale_all", rope_nth.mscale_all),
+    F64("nth_magnitude", rope_nth.magnitude),
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&
                    sizeof(dh_act_kind) == sizeof(unsigned) &&

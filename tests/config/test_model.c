@@ -372,6 +372,84 @@ static void gemma_is_kept(void **state)
     }
 }
 
+/* In every spelling of its positions what stretches them is of layers that see all alone. */
+static void olmo3_is_kept(void **state)
+{
+#define YARN                                                                                       \
+    "\"rope_type\": \"yarn\", \"factor\": 8.0, \"original_max_position_embeddings\": 8192, "       \
+    "\"beta_fast\": 16, \"attention_factor\": 1.25"
+    static const struct {
+        const char *json;
+        int64_t nth, every, window;
+        double theta, theta_nth, factor;
+    } cases[] = {
+        {"{\"model_type\": \"olmo3\", \"max_position_embeddings\": 65536, \"rope_theta\": 1e5, "
+         "\"rope_scaling\": {" YARN "}}",
+         4, 4, 4096, 1e5, 1e5, 8},
+        {"{\"model_type\": \"olmo3\", \"max_position_embeddings\": 65536, \"rope_parameters\": "
+         "{\"rope_theta\": 1e5, " YARN "}}",
+         4, 4, 4096, 1e5, 1e5, 8},
+        {"{\"model_type\": \"olmo3\", \"max_position_embeddings\": 65536, \"sliding_window\": 64, "
+         "\"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 1e4}, \"full_attention\": "
+         "{\"rope_theta\": 2e5, " YARN "}}}",
+         4, 4, 64, 1e4, 2e5, 8},
+        {"{\"model_type\": \"olmo3\", \"max_position_embeddings\": 65536, \"rope_theta\": 3e4, "
+         "\"rope_parameters\": {\"full_attention\": {" YARN "}}}",
+         4, 4, 4096, 3e4, 3e4, 8},
+        {"{\"model_type\": \"olmo3\", \"num_hidden_layers\": 3, \"sliding_window\": 16, "
+         "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"]}",
+         2, 2, 16, 5e5, 5e5, 0},
+        {"{\"model_type\": \"olmo3\", \"num_hidden_layers\": 3, \"sliding_window\": 16}", 4, 0, 16,
+         5e5, 5e5, 0},
+        {"{\"model_type\": \"olmo3\", \"sliding_window\": null}", 4, 0, 0, 5e5, 5e5, 0},
+    };
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
+        assert_int_equal(m.nth, cases[i].nth);
+        assert_int_equal(m.window_every, cases[i].every);
+        assert_int_equal(m.window, cases[i].window);
+        assert_true(m.rope.theta == cases[i].theta && m.rope_nth.theta == cases[i].theta_nth);
+        assert_true(m.rope.scaling == DH_ROPE_SCALING_NONE && m.rope_nth.factor == cases[i].factor);
+        if (cases[i].factor > 0)
+            assert_true(m.rope_nth.beta_fast == 16 && m.rope_nth.magnitude == 1.25 &&
+                        m.rope_nth.original_max_seq == 8192);
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        assert_int_equal(m.nth, again.nth);
+        assert_int_equal(m.rope_nth.scaling, again.rope_nth.scaling);
+        assert_true(m.rope_nth.theta == again.rope_nth.theta &&
+                    m.rope_nth.factor == again.rope_nth.factor &&
+                    m.rope_nth.beta_fast == again.rope_nth.beta_fast &&
+                    m.rope_nth.beta_slow == again.rope_nth.beta_slow &&
+                    m.rope_nth.magnitude == again.rope_nth.magnitude &&
+                    m.rope_nth.original_max_seq == again.rope_nth.original_max_seq);
+        free(text);
+    }
+}
+
+/* Layers that all have the window are written as such. */
+static void none_sees_all(void **state)
+{
+    static const char *const types[] = {"olmo3", "gemma3_text"};
+    dh_ctx ctx = DH_CTX_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(types); i++) {
+        char json[96], *text;
+        dh_model m, again;
+        snprintf(json, sizeof json, "{\"model_type\": \"%s\", \"sliding_window\": 16}", types[i]);
+        assert_ok(&ctx, from_json(&ctx, json, &m));
+        m.nth = m.window_every = 0;
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_int_equal(dh_model_window(&again, m.n_layers - 1), 16);
+        assert_int_equal(again.window_every, 0);
+        free(text);
+    }
+}
+
 /* Patterns of layers without positions, and what a token's experts weigh. */
 static void layers_and_routers_of_their_own_are_kept(void **state)
 {
@@ -650,7 +728,14 @@ static void refuses_what_it_does_not_compute(void **state)
         {"{\"model_type\": \"phimoe\", \"attention_bias\": true, \"num_local_experts\": 1}",
          "top_k", DH_EINVAL},
         {"{\"model_type\": \"phimoe\"}", "qkv_bias is false", DH_EINVAL},
-        {"{\"model_type\": \"olmo3\"}", "in the others alone", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"olmo3\", \"num_hidden_layers\": 2, \"layer_types\": "
+         "[\"full_attention\", \"sliding_attention\"]}",
+         "every n-th layer", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"olmo3\", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 8}}",
+         "original_max_seq", DH_EINVAL},
+        {"{\"model_type\": \"olmo3\", \"rope_parameters\": {\"sliding_attention\": {}, "
+         "\"full_attention\": {\"rope_type\": \"longrope\"}}}",
+         "reading \"full_attention\"", DH_EUNSUPPORTED},
         {"{\"model_type\": \"ministral3\"}", "\"rope_parameters\" is missing", DH_EUNSUPPORTED},
         {"{\"model_type\": \"mistral3\"}", "\"text_config\" of model_type \"mistral3\" is missing",
          DH_EFORMAT},
@@ -952,6 +1037,8 @@ int main(void)
         cmocka_unit_test(reads_hugging_face_files),
         cmocka_unit_test(windows_are_kept),
         cmocka_unit_test(linear_attention_is_kept),
+        cmocka_unit_test(olmo3_is_kept),
+        cmocka_unit_test(none_sees_all),
         cmocka_unit_test(layers_and_routers_of_their_own_are_kept),
         cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),

@@ -448,6 +448,7 @@ static void families_match(void **state)
                                            "qwen3",
                                            "phi3",
                                            "olmo2",
+                                           "olmo3",
                                            "smollm3",
                                            "gemma2",
                                            "gemma2-capped",

@@ -16,7 +16,7 @@ from transformers.modeling_rope_utils import RopeParameters
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 OUT = Path(__file__).resolve().parent.parent / "config_types.json"
-FAMILIES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "smollm3", "gemma2",
+FAMILIES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "olmo3", "smollm3", "gemma2",
             "gemma3_text", "deepseek_v3"]
 KINDS = {"int": "integer", "float": "real", "bool": "boolean", "str": "string", "None": "null", "list": "array",
          "dict": "object", "RopeParameters": "object"}
@@ -24,7 +24,7 @@ KINDS = {"int": "integer", "float": "real", "bool": "boolean", "str": "string", 
 OLDER = {"_name_or_path": "string", "model_type": "string", "rope_theta": "integer real", "rope_scaling": "object null"}
 OLDER_OF = {"gemma3_text": {"rope_local_base_freq": "integer real", "sliding_window_pattern": "integer"},
             # the model reads it where the configuration has it: getattr(config, "head_dim", ...)
-            **{name: {"head_dim": "integer null"} for name in ("qwen2", "qwen3_moe", "phi3", "olmo2", "smollm3")}}
+            **{name: {"head_dim": "integer null"} for name in ("qwen2", "qwen3_moe", "phi3", "olmo2", "olmo3", "smollm3")}}
 
 
 def kinds(annotation):
