@@ -47,10 +47,11 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 const dh_command dh_command_export = {
     .name = "export",
     .doc = "give a job's mesh, schedule, recomputation and overlap as flags of another project",
-    .usage = "megatron|torchtitan JOB",
+    .usage = "megatron|torchtitan|nemo JOB",
     .notes =
-        "megatron: a command line of Megatron-LM; torchtitan: tables of a TOML file. Model and\n"
-        "batch are there too. Data, optimizer, logging and checkpoints are yours to add.\n"
+        "megatron: a command line of Megatron-LM; torchtitan: tables of a TOML file; nemo: trainer\n"
+        "and model of a YAML file. Model and batch are there too. Data, optimizer, logging and\n"
+        "checkpoints are yours to add.\n"
         "\n"
         "Settings of the job without a flag there are named first, as comments.\n",
     .set = true,

@@ -65,9 +65,8 @@ typedef struct dh_exported {
     dh_str text;                /* arguments of a command line, or a file */
 } dh_exported;
 
-/* in        project: not DH_PROJECT_NEMO
- * out       set only on DH_OK; free with dh_exported_free
- * errors    DH_EUNSUPPORTED, DH_ENOMEM */
+/* out       set only on DH_OK; free with dh_exported_free
+ * errors    DH_ENOMEM */
 dh_status dh_export(dh_ctx *ctx, dh_project project, const dh_job *job, dh_exported *exported);
 void dh_exported_free(dh_exported *exported);
 

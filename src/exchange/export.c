@@ -1,5 +1,5 @@
 /* Export: a job's model, mesh, schedule, recomputation and overlap as flags of Megatron-LM or keys of
- * torchtitan. What has none is named. */
+ * torchtitan and NeMo. What has none is named. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/c_locale.h"
 #include "config/settings.h"
 #include "config/sharing.h"
-#include "exchange/exchange.h"
+#include "exchange/export.h"
 
 typedef struct exporter {
     dh_ctx *ctx;
@@ -538,16 +538,17 @@ static void torchtitan(exporter *e)
 
 dh_status dh_export(dh_ctx *ctx, dh_project project, const dh_job *job, dh_exported *exported)
 {
-    if (project == DH_PROJECT_NEMO)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "NeMo's keys are Megatron-LM's flags with _ for -: export megatron");
     dh_exported out = {.arena = dh_arena_create()};
     if (!out.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory exporting a job");
-    exporter e = {.ctx = ctx, .out = &out, .job = job, .project = project};
-    if (project == DH_PROJECT_MEGATRON)
-        megatron(&e);
-    else
+    const bool nemo = project == DH_PROJECT_NEMO;
+    exporter e = {
+        .ctx = ctx, .out = &out, .job = job, .project = nemo ? DH_PROJECT_MEGATRON : project};
+    if (project == DH_PROJECT_TORCHTITAN)
         torchtitan(&e);
+    else
+        megatron(&e);
+    if (nemo && job->zero == 2) missing(&e, "parallel.zero", "fsdp shards all: it is the nearest");
+    if (nemo && !e.failed) e.failed = !dh_export_nemo(&out, job);
     if (e.failed || out.text.failed) {
         dh_exported_free(&out);
         return dh_fail(ctx, DH_ENOMEM, "out of memory exporting a job");
