@@ -73,7 +73,7 @@ def _files(version: str, tag: str) -> Dict[str, bytes]:
     info = f"dhelix-{version}.dist-info"
     files = {}
     for name in sorted(os.listdir(os.path.join(ROOT, "python", "dhelix"))):
-        if name.endswith((".py", ".typed")):
+        if name.endswith((".py", ".typed", ".yaml")):
             files[f"dhelix/{name}"] = _read("python", "dhelix", name)
     files[f"dhelix/{MODULE}"] = _read(_module())
     files[f"{info}/METADATA"] = _metadata(version)

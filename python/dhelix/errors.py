@@ -1,5 +1,6 @@
 """Exceptions: one class for what callers tell apart, with the library's message."""
 
+import re
 from typing import Dict, Type
 
 
@@ -90,5 +91,5 @@ _CLASSES: Dict[str, Type[Error]] = {
 
 
 def error_of(status: str, message: str) -> Error:
-    """The exception for a status of the C library."""
-    return _CLASSES[status](status, message)
+    """The exception for a status of the C library. ``--set`` is the command line's word."""
+    return _CLASSES[status](status, re.sub(r"--set (?=[a-z])", "", message))

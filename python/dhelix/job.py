@@ -28,27 +28,52 @@ def _path(path: Optional[Path]) -> Optional[str]:
     return None if path is None else os.fspath(path)
 
 
+# Of jobs that are mappings: it holds no setting.
+_NO_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mapping.yaml")
+
+
+def _sections(settings: Mapping[str, Any]) -> Dict[str, Any]:
+    """``{"train.steps": 20}`` as ``{"train": {"steps": 20}}``."""
+    sections: Dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        at = sections
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return sections
+
+
 class Job(Mapping[str, Any]):
-    """A job file with changes, read and checked.
+    """A job file with changes, or a job as a mapping, read and checked.
 
     Sections are keyword arguments, or dotted names in ``overrides``:
 
         Job("job.yaml", train={"steps": 20}, out="run")
         Job("job.yaml", {"train.steps": 20, "out": "run"})
+        Job({"model": "gpt2", "data": {"train": "text.txt"}, "train": {"steps": 20}})
+
+    Paths of a mapping are relative to the working directory.
 
     As a mapping it has every setting with its value, what the file leaves open included:
-    ``job["train.steps"]``, ``dict(job)``. It does not change; :meth:`replace` makes another.
+    ``job["train.steps"]``, ``job["train"]["steps"]``, ``dict(job)``. It does not change; :meth:`replace` makes another.
     """
 
     def __init__(
-        self, path: Path, overrides: Optional[Mapping[str, Any]] = None, **settings: Any
+        self,
+        path: Union[Path, Mapping[str, Any]],
+        overrides: Optional[Mapping[str, Any]] = None,
+        **settings: Any,
     ) -> None:
-        """Read and check a job file.
+        """Read and check a job file or a mapping.
 
         Raises :class:`~dhelix.InvalidInput`, :class:`~dhelix.MalformedFile`, :class:`~dhelix.NotFound`
         and :class:`~dhelix.FileError`, with file, line and the nearest name that there is.
         """
-        self._load(os.path.abspath(os.fspath(path)), [], overrides, settings)
+        if isinstance(path, Mapping):
+            self._load(_NO_FILE, overrides_of({"out": os.path.abspath("run")}) + overrides_of(path), overrides, settings)
+        else:
+            self._load(os.path.abspath(os.fspath(path)), [], overrides, settings)
 
     def replace(self, overrides: Optional[Mapping[str, Any]] = None, **settings: Any) -> "Job":
         """The same file with these changes behind those that this job has."""
@@ -69,7 +94,7 @@ class Job(Mapping[str, Any]):
         self._settings = read_settings(_dhelix.print(self._job))
 
     def __getitem__(self, setting: str) -> Any:
-        return self._settings[setting]
+        return self._settings[setting] if setting in self._settings else _sections(self._settings)[setting]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._settings)
@@ -78,7 +103,7 @@ class Job(Mapping[str, Any]):
         return len(self._settings)
 
     def __repr__(self) -> str:
-        return f"Job({', '.join([repr(self._path)] + self._overrides)})"
+        return f"Job({', '.join([repr(self._path)][self._path == _NO_FILE:] + self._overrides)})"
 
     def yaml(self) -> str:
         """The job as a complete job file."""
@@ -120,19 +145,27 @@ class Job(Mapping[str, Any]):
         strategy: Optional[Names] = None,
         schedule: Optional[Names] = None,
         *,
+        strategies: Optional[Names] = None,
+        schedules: Optional[Names] = None,
         out: Optional[Path] = None,
         peak_tflops: float = 0,
     ) -> Dict[str, Any]:
         """One training step on a cluster, a name of :func:`dhelix.clusters` or a file; without, on this machine.
 
-        ``strategy`` and ``schedule`` are a name, several, or ``"all"``; without, the job's. ``strategies`` of the
+        ``strategies`` and ``schedules`` are a name, several, or ``"all"``; without, the job's. ``strategy`` and
+        ``schedule`` are other names of the two. ``strategies`` of the
         result has one entry for each of them with each: ``schedule``, ``step_ms``, ``tokens_per_s``, ``hidden_share``,
         ``exposed_ms``, ``peak_bytes`` and more, or the ``reason`` why it cannot run this job. Of several, the first
         is the job as given, and ``speed_up`` is over it; ``same_as`` names an earlier one with the same programs.
         ``out`` is a folder for what a run would leave.
         """
         text = _dhelix.simulate(
-            self._job, _path(cluster), _joined(strategy), _joined(schedule), _path(out), peak_tflops * 1e12
+            self._job,
+            _path(cluster),
+            _joined(strategies if strategies is not None else strategy),
+            _joined(schedules if schedules is not None else schedule),
+            _path(out),
+            peak_tflops * 1e12,
         )
         return json.loads(text)
 

@@ -73,13 +73,35 @@ class Jobs(Test):
         self.assertEqual(wide.replace(ranks=4)["parallel.dp"], 2)
         self.assertEqual(wide.replace(ranks=4).replace({"parallel.tp": 1})["parallel.dp"], 4)
 
+    def test_mapping(self):
+        text = str(ROOT / "examples/data/tinyshakespeare.txt")
+        sizes = {"family": "gpt2", "n_layers": 2, "width": 32, "n_heads": 4, "max_seq": 32}
+        job = dhelix.Job(
+            {"model": sizes, "data": {"train": text, "tokenizer": "chars"}, "train": {"steps": 6, "seq_len": 32}},
+            train={"batch": 4},
+        )
+        self.assertEqual((job["train.steps"], job["train.batch"], job["model.width"]), (6, 4, 32))
+        self.assertEqual(job["out"], os.path.abspath("run"))
+        self.assertEqual(job["train"]["steps"], 6)
+        self.assertEqual(job["model"]["n_layers"], 2)
+        self.assertEqual(job.replace(train={"steps": 7})["train"]["steps"], 7)
+        self.assertNotIn("mapping.yaml", repr(job))
+        with self.assertRaises(KeyError):
+            job["trian"]
+        rows = job.simulate(cluster="h100", strategies=["sequential", "list"])["strategies"]
+        self.assertEqual([row["strategy"] for row in rows][:1], ["sequential"])
+        self.assertEqual(rows, job.simulate(cluster="h100", strategy="sequential,list")["strategies"])
+        with self.assertRaises(dhelix.InvalidInput) as caught:
+            dhelix.Job({"train": {"stesp": 5}})
+        self.assertNotIn("--set", str(caught.exception))
+
     def test_yaml_reads_back(self):
         job = self.small(train={"seed": 5})
         pathlib.Path("copy.yaml").write_text(job.yaml(), encoding="utf-8")
         self.assertEqual(dhelix.Job("copy.yaml"), job)
 
     def test_errors(self):
-        with self.assertRaisesRegex(dhelix.InvalidInput, "--set train.stesp=5.*train.steps") as caught:
+        with self.assertRaisesRegex(dhelix.InvalidInput, "^train.stesp=5.*train.steps") as caught:
             self.small(train={"stesp": 5})
         self.assertIsInstance(caught.exception, ValueError)
         self.assertEqual(caught.exception.status, "DH_EINVAL")
