@@ -49,7 +49,8 @@ const dh_command dh_command_export = {
     .doc = "give a job's mesh, schedule, recomputation and overlap as flags of another project",
     .usage = "megatron|torchtitan|nemo JOB",
     .notes =
-        "megatron: a command line of Megatron-LM; torchtitan: tables of a TOML file; nemo: trainer\n"
+        "megatron: a command line of Megatron-LM; torchtitan: tables of a TOML file; nemo: "
+        "trainer\n"
         "and model of a YAML file. Model and batch are there too. Data, optimizer, logging and\n"
         "checkpoints are yours to add.\n"
         "\n"
