@@ -1,5 +1,6 @@
 /* Loading by specification: name, folder or file, recognised by content. */
 #include "base/needs.h"
+#include "base/stop.h"
 #include "data/tok_json.h"
 #include "data/unread.h"
 
@@ -232,7 +233,7 @@ static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok
     for (size_t i = 0; i < DH_COUNTOF(folder_files); i++) {
         char *path = path_join(folder, strlen(folder), folder_files[i]);
         if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
-        dh_ctx attempt = DH_CTX_INIT;
+        dh_ctx attempt = dh_ctx_like(ctx);
         bool there = dh_path_exists(path);
         if (there) st = load_file(&attempt, path, tok);
         free(path);

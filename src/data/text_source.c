@@ -124,7 +124,7 @@ static bool named_json(const char *path)
 static dh_status has_row(dh_ctx *ctx, const text_source *s, dh_rows rows, const char *field,
                          bool *has)
 {
-    dh_ctx scratch = DH_CTX_INIT;
+    dh_ctx scratch = dh_ctx_like(ctx);
     dh_row first = {0};
     json_error_t error;
     json_t *row = NULL;
@@ -132,8 +132,9 @@ static dh_status has_row(dh_ctx *ctx, const text_source *s, dh_rows rows, const 
     *has = false;
     if (!dh_rows_next(&s->map, rows, s->map.n_bytes, &first)) return DH_OK;
     const char *at = (const char *)s->map.at + first.at;
-    if (read_row(&scratch, at, first.n, &error, &row, &n_mended) == DH_ENOMEM)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", s->path);
+    const dh_status st = read_row(&scratch, at, first.n, &error, &row, &n_mended);
+    if (st == DH_ENOMEM) return dh_fail(ctx, st, "out of memory reading %s", s->path);
+    if (st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", scratch.message);
     *has = s->chats ? json_is_object(row) : json_is_string(json_object_get(row, field));
     json_decref(row);
     return DH_OK;

@@ -287,10 +287,11 @@ static dh_status unpack(unpacking *u, const unpacker *format, const uint64_t *so
     XXH3_128bits_reset(u->text);
     const dh_status st = format->unpack(u);
     if (st != DH_EFORMAT) return st == DH_OK ? check_source(u, source) : st;
-    dh_ctx other = DH_CTX_INIT, *own = u->ctx;
+    dh_ctx other = dh_ctx_like(u->ctx), *own = u->ctx;
     u->ctx = &other;
     const bool same = fill_to_end(u) == DH_OK && check_source(u, source) == DH_OK;
     u->ctx = own;
+    if (other.status == DH_EINTERRUPTED) return dh_fail(own, other.status, "%s", other.message);
     return same ? st : dh_ctx_while(own, "reading what another program wrote to meanwhile");
 }
 

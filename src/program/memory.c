@@ -230,23 +230,31 @@ static void put_places(planner *m, const uint64_t *offsets)
             p->buffers.at[b].offset = m->lives[root_of(m, b)].offset;
 }
 
-static bool place(planner *m, dh_places *places)
+static dh_status no_memory(dh_ctx *ctx)
 {
-    if (!order_roots(m) || !count_firsts(m)) return false;
+    return dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");
+}
+
+static dh_status place(dh_ctx *ctx, planner *m, dh_places *places)
+{
+    DH_TRY(dh_replay_init(ctx, &m->streams, m->program));
+    if (!order_roots(m) || !count_firsts(m)) return no_memory(ctx);
     dh_placing *each = malloc((m->n_order + 1) * sizeof *each);
     uint64_t *offsets = malloc((m->n_order + 1) * sizeof *offsets);
-    bool ok = each && offsets;
-    for (size_t i = 0; ok && i < m->n_order; i++) each[i] = placing_of(m, &m->lives[m->order[i]]);
-    ok = ok && dh_places_get(places,
-                             &(dh_placing_list){.at = each,
-                                                .n = m->n_order,
-                                                .n_times = m->n_firsts[m->program->instrs.n],
-                                                .from = m->program->persistent_bytes},
-                             offsets);
-    if (ok) put_places(m, offsets);
+    dh_status st = each && offsets ? DH_OK : no_memory(ctx);
+    for (size_t i = 0; st == DH_OK && i < m->n_order; i++)
+        each[i] = placing_of(m, &m->lives[m->order[i]]);
+    if (st == DH_OK)
+        st = dh_places_get(ctx, places,
+                           &(dh_placing_list){.at = each,
+                                              .n = m->n_order,
+                                              .n_times = m->n_firsts[m->program->instrs.n],
+                                              .from = m->program->persistent_bytes},
+                           offsets);
+    if (st == DH_OK) put_places(m, offsets);
     free(each);
     free(offsets);
-    return ok;
+    return st;
 }
 
 /* ---- lower bound ---------------------------------------------------------------------------- */
@@ -288,16 +296,15 @@ dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed, 
                  .known = calloc(program->instrs.n + 1, sizeof(dh_clock_vec)),
                  .lives = calloc(program->buffers.n + 1, sizeof(life)),
                  .order = calloc(program->buffers.n + 1, sizeof(uint32_t))};
-    bool ok = m.known && m.lives && m.order;
-    if (ok) {
+    dh_status st = m.known && m.lives && m.order ? DH_OK : no_memory(ctx);
+    if (st == DH_OK) {
         compute_clocks(&m);
         compute_lives(&m);
         for (uint32_t i = 0; i < program->instrs.n; i++) overlay(&m, i);
         list_roots(&m);
-        ok =
-            (!placed || (dh_replay_init(ctx, &m.streams, program) == DH_OK && place(&m, places))) &&
-            bound(&m);
+        if (placed) st = place(ctx, &m, places);
     }
+    if (st == DH_OK && !bound(&m)) st = no_memory(ctx);
     fini(&m);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");
+    return st;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "base/table.h"
 #include "program/emit.h"
 #include "program/space.h"
@@ -52,18 +53,25 @@ static bool occupy(finder *f, const dh_placing *p, uint64_t offset)
     return true;
 }
 
-bool dh_places_find(const dh_placing_list *list, uint64_t *offsets)
+static dh_status not_found(dh_ctx *ctx)
+{
+    return dh_fail(ctx, DH_ENOMEM, "out of memory placing buffers");
+}
+
+dh_status dh_places_find(dh_ctx *ctx, const dh_placing_list *list, uint64_t *offsets)
 {
     finder f = {.list = list};
-    bool ok = true;
+    dh_status st = DH_OK;
     for (size_t i = 0; i < list->n; i++) f.asks[list->at[i].stream] = true;
-    for (size_t i = 0; ok && i < list->n; i++) {
+    for (size_t i = 0; st == DH_OK && i < list->n; i++) {
+        st = dh_heed_stop(ctx, "buffers were placed");
+        if (st != DH_OK) break;
         offsets[i] = lowest_gap(&f, &list->at[i]);
-        ok = occupy(&f, &list->at[i], offsets[i]);
+        if (!occupy(&f, &list->at[i], offsets[i])) st = not_found(ctx);
     }
     for (int a = 0; a < DH_N_STREAM; a++)
         for (int b = 0; b < DH_N_STREAM; b++) dh_space_destroy(f.in_use[a][b]);
-    return ok;
+    return st;
 }
 
 /* ---- places found so far --------------------------------------------------------------------- */
@@ -71,6 +79,7 @@ bool dh_places_find(const dh_placing_list *list, uint64_t *offsets)
 /* Of one list. */
 typedef struct found {
     enum { SOUGHT, THERE, FAILED } state;
+    dh_status why; /* of FAILED */
     uint64_t *offsets;
 } found;
 
@@ -132,32 +141,41 @@ static found *known_of(dh_places *p, const void *key, size_t n_key, size_t n, bo
     return *place = f;
 }
 
-/* Looks for the places, or waits for who does. */
-static bool find_or_wait(dh_places *p, const dh_placing_list *list, found *f, bool mine)
+/* Looks for the places. Others may wait for them meanwhile. */
+static dh_status find_for_all(dh_ctx *ctx, dh_places *p, const dh_placing_list *list, found *f)
 {
-    if (mine) {
-        pthread_mutex_unlock(&p->lock);
-        const bool ok = dh_places_find(list, f->offsets);
-        pthread_mutex_lock(&p->lock);
-        f->state = ok ? THERE : FAILED;
-        pthread_cond_broadcast(&p->changed);
-    }
-    while (f->state == SOUGHT) pthread_cond_wait(&p->changed, &p->lock);
-    return f->state == THERE;
+    pthread_mutex_unlock(&p->lock);
+    const dh_status st = dh_places_find(ctx, list, f->offsets);
+    pthread_mutex_lock(&p->lock);
+    f->state = st == DH_OK ? THERE : FAILED;
+    f->why = st;
+    pthread_cond_broadcast(&p->changed);
+    return st;
 }
 
-bool dh_places_get(dh_places *places, const dh_placing_list *list, uint64_t *offsets)
+static dh_status wait_for_it(dh_ctx *ctx, dh_places *p, const found *f)
 {
-    if (!places) return dh_places_find(list, offsets);
+    while (f->state == SOUGHT) pthread_cond_wait(&p->changed, &p->lock);
+    if (f->state == THERE) return DH_OK;
+    return f->why == DH_EINTERRUPTED ? dh_fail(ctx, f->why, "stopped while buffers were placed")
+                                     : not_found(ctx);
+}
+
+dh_status dh_places_get(dh_ctx *ctx, dh_places *places, const dh_placing_list *list,
+                        uint64_t *offsets)
+{
+    if (!places) return dh_places_find(ctx, list, offsets);
     size_t n_key;
     bool mine;
     void *key = make_key(list, &n_key);
-    if (!key) return false;
+    if (!key) return not_found(ctx);
     pthread_mutex_lock(&places->lock);
     found *f = known_of(places, key, n_key, list->n, &mine);
-    const bool ok = f && find_or_wait(places, list, f, mine);
+    const dh_status st = !f     ? not_found(ctx)
+                         : mine ? find_for_all(ctx, places, list, f)
+                                : wait_for_it(ctx, places, f);
     pthread_mutex_unlock(&places->lock);
     free(key);
-    if (ok && list->n) memcpy(offsets, f->offsets, list->n * sizeof *offsets);
-    return ok;
+    if (st == DH_OK && list->n) memcpy(offsets, f->offsets, list->n * sizeof *offsets);
+    return st;
 }

@@ -26,17 +26,19 @@ typedef struct dh_placing_list {
 
 /* Places each buffer at the lowest offset that is free of earlier buffers.
  * in        offsets: [list->n]
- * errors    false: out of memory
+ * errors    DH_ENOMEM; DH_EINTERRUPTED
  * cost      O(n log(n_times)) sets of runs */
-bool dh_places_find(const dh_placing_list *list, uint64_t *offsets);
+dh_status dh_places_find(dh_ctx *ctx, const dh_placing_list *list, uint64_t *offsets);
 
 /* Places found so far. Any thread. */
 typedef struct dh_places dh_places;
 dh_places *dh_places_create(void); /* NULL: out of memory */
 void dh_places_destroy(dh_places *places);
-/* dh_places_find, once for each list. A thread waits while another one searches the same list.
+/* dh_places_find, once for each list. A thread waits while another one searches the same list, and
+ * fails as that one does.
  * in        places: NULL: search again
  * out       offsets: [list->n] */
-bool dh_places_get(dh_places *places, const dh_placing_list *list, uint64_t *offsets);
+dh_status dh_places_get(dh_ctx *ctx, dh_places *places, const dh_placing_list *list,
+                        uint64_t *offsets);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/graph_values.h"
 
 /* ---- one sequence --------------------------------------------------------------------------- */
@@ -88,7 +89,7 @@ typedef struct maker {
 static dh_status make(dh_ctx *ctx, const void *self, const dh_pass_list *passes, dh_graph **graph)
 {
     const maker *m = self;
-    dh_ctx own = DH_CTX_INIT;
+    dh_ctx own = dh_ctx_like(ctx);
     *graph = NULL;
     if (!dh_graph_given_fits(m->run, m->given, passes)) return DH_OK;
     const dh_status st = dh_graph_run_rewrite(&own, m->run, 0, passes, graph);
@@ -96,8 +97,7 @@ static dh_status make(dh_ctx *ctx, const void *self, const dh_pass_list *passes,
     dh_graph_destroy(*graph);
     *graph = NULL;
     if (st == DH_EINVAL || st == DH_EUNSUPPORTED) return DH_OK; /* not legal */
-    *ctx = own;
-    return st;
+    return dh_fail(ctx, st, "%s", own.message);
 }
 
 /* Estimates for this machine, whose links are as fast as the job lets them be. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json_text.h"
+#include "base/stop.h"
 #include "train/trained.h"
 
 static const char *const kept_files[] = {"generation_config.json", "special_tokens_map.json",
@@ -177,7 +178,7 @@ static dh_status write_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab,
 dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const char *dir)
 {
     dh_tokenizer *tok;
-    dh_ctx unread = DH_CTX_INIT;
+    dh_ctx unread = dh_ctx_like(ctx);
     const dh_status loaded = dh_tokenizer_load(&unread, spec, &tok);
     if (loaded == DH_EUNSUPPORTED) return DH_OK; /* its files are kept for others */
     if (loaded != DH_OK) return dh_fail(ctx, loaded, "%s", unread.message);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/load.h"
 #include "train/profile.h"
 #include "train/profiling.h"
@@ -104,17 +105,20 @@ static dh_status read_named(dh_ctx *ctx, const dh_job *job, const dh_profile *he
     return st;
 }
 
-/* NULL, with a warning, where the file is of no use. */
-static dh_profile *read_if_good(const char *path, const dh_profile *here)
+/* *good: NULL, with a warning, where the file is of no use. */
+static dh_status read_if_good(dh_ctx *ctx, const char *path, const dh_profile *here,
+                              dh_profile **good)
 {
-    dh_ctx ctx = DH_CTX_INIT;
+    dh_ctx attempt = dh_ctx_like(ctx);
     dh_profile *p = NULL;
-    dh_status st = dh_profile_read(&ctx, path, &p);
-    if (st == DH_OK) st = check_facts(&ctx, here, p);
-    if (st == DH_OK) return p;
-    dh_log(DH_LOG_WARN, "not used: %s", ctx.message);
+    dh_status st = dh_profile_read(&attempt, path, &p);
+    if (st == DH_OK) st = check_facts(&attempt, here, p);
+    *good = st == DH_OK ? p : NULL;
+    if (st == DH_OK) return DH_OK;
     dh_profile_destroy(p);
-    return NULL;
+    if (st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", attempt.message);
+    dh_log(DH_LOG_WARN, "not used: %s", attempt.message);
+    return DH_OK;
 }
 
 /* A profile at the job's place is used as far as it goes. If it is unusable, that is no failure. */
@@ -124,10 +128,11 @@ static dh_status read_own(dh_ctx *ctx, const dh_job *job, const dh_profile *here
     dh_ctx nowhere = DH_CTX_INIT;
     dh_str path = DH_STR_INIT;
     dh_profile *p = NULL;
+    dh_status st = DH_OK;
     if (dh_profile_place(&nowhere, job, here, &path) == DH_OK && dh_path_exists(path.text))
-        p = read_if_good(path.text, here);
+        st = read_if_good(ctx, path.text, here, &p);
     dh_str_fini(&path);
-    dh_status st = p ? count_known(ctx, job, p, cover) : DH_OK;
+    if (st == DH_OK && p) st = count_known(ctx, job, p, cover);
     if (st == DH_OK && cover->n_known > 0)
         *profile = p;
     else

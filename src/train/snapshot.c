@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/run.h"
 #include "train/saving.h"
 #include "train/tensors.h"
@@ -235,10 +236,11 @@ static dh_status resume_from(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
 static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
 {
     dh_ckpt *ckpt;
-    dh_ctx probe = DH_CTX_INIT;
+    dh_ctx probe = dh_ctx_like(ctx);
     dh_status st = dh_ckpt_find_latest(&probe, run->job->out_dir, true, &ckpt);
     *path = '\0';
     if (st == DH_EMISSING) return DH_OK; /* new, or a run that died before its first checkpoint */
+    if (st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", probe.message);
     if (st != DH_OK)
         return dh_fail(ctx, st,
                        "%s; nothing was changed: mend that and start again, or begin anew with "

@@ -13,6 +13,7 @@
 
 #include "base/c_locale.h"
 #include "base/json_text.h"
+#include "base/stop.h"
 #include "train/run.h"
 #include "weights/checkpoint.h"
 
@@ -167,15 +168,26 @@ static dh_status forget_undone(dh_ctx *ctx, dh_run *run, int64_t n_undone, const
     return dh_metrics_write(ctx, &run->metrics, line);
 }
 
+/* A request to stop is heeded meanwhile, as on continuing a run: all ranks then end, and the same
+ * command goes back anew. After it they agree again when they stop. */
+static dh_status read_back(dh_ctx *ctx, dh_run *run, bool *resumed)
+{
+    const volatile sig_atomic_t *own = dh_stop_by(ctx, run->options->stop);
+    run->is_set_up = false; /* until all of the checkpoint is there */
+    const dh_status st = dh_run_resume(ctx, run, resumed);
+    ctx->stop = own;
+    if (st == DH_EINTERRUPTED) return dh_ctx_while(ctx, "going back from a spike");
+    run->is_set_up = st == DH_OK && *resumed;
+    return st;
+}
+
 static dh_status go_back(dh_ctx *ctx, dh_run *run, const spike *s, const char *what)
 {
     const int64_t batch = run->job->global_batch, done = run->step;
     const int64_t next_sample = (done + 1) * batch + run->left_out;
     const int64_t n_back = run->spikes.n_back + 1;
     bool resumed;
-    run->is_set_up = false; /* until all of the checkpoint is there */
-    DH_TRY(dh_run_resume(ctx, run, &resumed));
-    run->is_set_up = resumed;
+    DH_TRY(read_back(ctx, run, &resumed));
     run->in_step = false;
     if (!resumed) return stop(ctx, run, what, "there is no checkpoint yet to go back to");
     run->spikes.n_back = n_back;

@@ -4,6 +4,7 @@
  * they are. */
 #include <string.h>
 
+#include "base/stop.h"
 #include "data/save.h"
 #include "train/trained.h"
 
@@ -88,7 +89,7 @@ dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const cha
                                         size_t *n_files, bool *reads)
 {
     dh_tokenizer *tok = NULL;
-    dh_ctx unread = DH_CTX_INIT;
+    dh_ctx unread = dh_ctx_like(ctx);
     export_dir dir = {.path = to_dir};
     dh_status st = dh_tokenizer_load(&unread, spec, &tok);
     if (st == DH_OK) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/needs.h"
+#include "base/stop.h"
 #include "data/chat.h"
 #include "train/session.h"
 #include "train/trained.h"
@@ -194,8 +195,10 @@ dh_status dh_found_tokenizer(dh_ctx *ctx, const dh_found *found, const dh_traine
     if (spec->tokenizer) return load_fitting(ctx, spec->tokenizer, &found->model, tokenizer);
     *tokenizer = NULL;
     if (found->tokenizer.len == 0) return DH_OK;
-    dh_ctx unfit = DH_CTX_INIT;
-    if (load_fitting(&unfit, found->tokenizer.text, &found->model, tokenizer) != DH_OK)
+    dh_ctx unfit = dh_ctx_like(ctx);
+    const dh_status st = load_fitting(&unfit, found->tokenizer.text, &found->model, tokenizer);
+    if (st == DH_EINTERRUPTED) return dh_fail(ctx, st, "%s", unfit.message);
+    if (st != DH_OK)
         dh_log(DH_LOG_WARN, "going on without the tokenizer next to the weights: %s",
                unfit.message);
     return DH_OK;

@@ -565,7 +565,8 @@ dh_status dh_run_train(dh_ctx *ctx, dh_run *run, dh_train_result *result)
                 run->session->spec.device->gemm_peak(run->job->dtype) * (double)run->ranks.n;
         st = loop(ctx, run);
     }
-    if (run->session && run->ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) {
+    /* A run that was stopped while it read a checkpoint has nothing new to say. */
+    if (run->is_set_up && run->ranks.rank == 0 && (st == DH_OK || st == DH_EINTERRUPTED)) {
         dh_ctx summary = DH_CTX_INIT;
         dh_status written = summarize(&summary, run, result);
         if (st == DH_OK && written != DH_OK) st = dh_fail(ctx, written, "%s", summary.message);

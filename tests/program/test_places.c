@@ -29,7 +29,8 @@ static void draw(asked *a, uint64_t *seed)
             a->at[i].release[s] = first + 1 + (uint32_t)(test_rand(seed) % (N_TIMES - first));
     }
     a->list = (dh_placing_list){.at = a->at, .n = N_BUFFERS, .n_times = N_TIMES, .from = 128};
-    assert_true(dh_places_find(&a->list, a->want));
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_places_find(&ctx, &a->list, a->want));
 }
 
 static bool conflict(const asked *a, size_t x, size_t y)
@@ -71,7 +72,8 @@ static void *ask(void *self)
     k->ok = true;
     for (size_t turn = 0; turn < 2 * N_LISTS; turn++) {
         const asked *a = &lists[(k->first + turn) % N_LISTS];
-        k->ok = k->ok && dh_places_get(k->places, &a->list, got) &&
+        dh_ctx ctx = DH_CTX_INIT;
+        k->ok = k->ok && dh_places_get(&ctx, k->places, &a->list, got) == DH_OK &&
                 memcmp(got, a->want, sizeof got) == 0;
     }
     return NULL;
@@ -94,6 +96,30 @@ static void threads_share_what_was_found(void **state)
     }
     dh_places_destroy(places);
     dh_places_destroy(NULL);
+}
+
+/* The flag of one call; whoever asks for the same list later is told too, since all belong to that
+ * call. Other lists are looked for as before. */
+static void a_request_to_stop_is_heeded(void **state)
+{
+    static volatile sig_atomic_t stop = 1;
+    uint64_t seed = test_seed("a_request_to_stop_is_heeded"), got[N_BUFFERS];
+    dh_ctx ctx = {.rank = -1, .stop = &stop}, plain = DH_CTX_INIT;
+    dh_places *places = dh_places_create();
+    assert_non_null(places);
+    for (size_t i = 0; i < 2; i++) draw(&lists[i], &seed);
+    assert_fails(&ctx, dh_places_find(&ctx, &lists[0].list, got), DH_EINTERRUPTED,
+                 "stopped while buffers were placed");
+    dh_ctx_reset(&ctx);
+    assert_fails(&ctx, dh_places_get(&ctx, NULL, &lists[0].list, got), DH_EINTERRUPTED, "placed");
+    dh_ctx_reset(&ctx);
+    assert_fails(&ctx, dh_places_get(&ctx, places, &lists[0].list, got), DH_EINTERRUPTED, "placed");
+    assert_fails(&plain, dh_places_get(&plain, places, &lists[0].list, got), DH_EINTERRUPTED,
+                 "stopped while buffers were placed");
+    dh_ctx_reset(&plain);
+    assert_ok(&plain, dh_places_get(&plain, places, &lists[1].list, got));
+    assert_memory_equal(got, lists[1].want, sizeof got);
+    dh_places_destroy(places);
 }
 
 static const setup mesh = {.preset = "llama-tiny",
@@ -148,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(places_are_free_and_low),
         cmocka_unit_test(threads_share_what_was_found),
+        cmocka_unit_test(a_request_to_stop_is_heeded),
         cmocka_unit_test(threads_build_the_same_classes),
         cmocka_unit_test(threads_say_what_is_wrong),
     };

@@ -3,6 +3,7 @@
  */
 #include "ranks.h"
 
+#include "train/run.h"
 #include "train/spikes.h"
 
 enum { BATCH = 8, SEQ = 32, STEPS = 20, BAD_STEP = 14 };
@@ -169,6 +170,65 @@ static void going_back_is_the_same_run_in_parts(void **state)
     }
 }
 
+/* ---- asked to stop meanwhile ----------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop;
+static enum { NEVER, AS_IT_IS_LOOKED_FOR, AS_IT_IS_READ } stops;
+static bool goes_back;
+
+/* Linked with --wrap: all ranks come to both, the second with the path of what is gone back to. */
+dh_status __real_dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
+dh_status __wrap_dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
+dh_status __wrap_dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed)
+{
+    const bool back = run->step > 0;
+    if (back) __atomic_store_n(&goes_back, true, __ATOMIC_RELAXED);
+    if (back && stops == AS_IT_IS_LOOKED_FOR) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    return __real_dh_run_resume(ctx, run, resumed);
+}
+
+dh_status __real_dh_ckpt_open(dh_ctx *ctx, const char *dir, const char *path, bool checksums,
+                              dh_ckpt **out);
+dh_status __wrap_dh_ckpt_open(dh_ctx *ctx, const char *dir, const char *path, bool checksums,
+                              dh_ckpt **out);
+dh_status __wrap_dh_ckpt_open(dh_ctx *ctx, const char *dir, const char *path, bool checksums,
+                              dh_ckpt **out)
+{
+    dh_status st = __real_dh_ckpt_open(ctx, dir, path, checksums, out);
+    if (stops == AS_IT_IS_READ && __atomic_load_n(&goes_back, __ATOMIC_RELAXED))
+        __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    return st;
+}
+
+/* Nothing of what is half read is saved, and the same command makes the run that nobody stopped. */
+static void going_back_heeds_a_request_to_stop(void **state)
+{
+    char whole[300], out[300], settings[400];
+    for (size_t i = 0; i < DH_COUNTOF(meshes); i += test_stride(1, 2)) {
+        dh_ctx plain = DH_CTX_INIT;
+        run_folder(whole, sizeof whole, "whole");
+        go_back_in_parts(meshes[i], STEPS, whole);
+        snprintf(settings, sizeof settings, "%s spike.action=back" OFTEN, meshes[i]);
+        for (int at = AS_IT_IS_LOOKED_FOR; at <= AS_IT_IS_READ; at++) {
+            dh_ctx ctx = {.rank = -1, .stop = &stop};
+            run_folder(out, sizeof out, "stopped");
+            stop = 0;
+            goes_back = false;
+            stops = at == AS_IT_IS_READ ? AS_IT_IS_READ : AS_IT_IS_LOOKED_FOR;
+            assert_fails(&ctx, watched_run(&ctx, settings, out, NULL), DH_EINTERRUPTED,
+                         "while going back from a spike");
+            assert_true(goes_back);
+            assert_false(has_checkpoint(out, "step-000013"));
+            assert_true(has_checkpoint(out, "step-000010"));
+            stops = NEVER;
+            assert_ok(&plain, watched_run(&plain, settings, out, NULL));
+            assert_int_equal(left_out_samples(out), (BAD_STEP - 10) * BATCH);
+            if (!run_same_bytes(whole, out, STEPS))
+                fail_msg("%s: a run that was stopped while it went back is another run", meshes[i]);
+        }
+    }
+}
+
 static void going_back_has_an_end(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -191,6 +251,7 @@ int main(void)
         cmocka_unit_test(a_band_comes_back_from_text),
         cmocka_unit_test(a_run_stops_before_a_spike_is_saved),
         cmocka_unit_test(going_back_is_the_same_run_in_parts),
+        cmocka_unit_test(going_back_heeds_a_request_to_stop),
         cmocka_unit_test(going_back_has_an_end),
     };
     return cmocka_run_group_tests(tests, make_data, run_drop_dir);
