@@ -84,6 +84,32 @@ static void a_circle_has_no_end(void **state)
     expect(WAITS(1) WAITS(2) "; they wait for one another");
 }
 
+/* Rank 0 waits for a gradient of rank 1 on one stream, and on another for rank 2, without which it
+ * sends rank 1 nothing. */
+static void a_chain_through_the_teller_has_an_end(void **state)
+{
+    bool lost[N];
+    dh_str out = DH_STR_INIT;
+    all_idle();
+    missing[1] = true;
+    waits(1, 0);
+    dh_comm_state_begin(&states[0]);
+    dh_comm_state_wait(&states[0], 1, "a");
+    dh_comm_state_await(&states[0], 1);
+    dh_comm_state_wait(&states[0], 2, "b");
+    dh_comm_state_await(&states[0], 2);
+    dh_comm_state_end(&states[0], 0);
+    expect(
+        WAITS(1) ", for want of rank 0 (waiting in a and in b), for want of rank 2 (no call yet)");
+    dh_comm_print_culprits(states, N, 0, missing, lost, &out);
+    for (int r = 0; r < N; r++) assert_int_equal(lost[r], r == 2);
+    waits(2, 1);
+    dh_str_fini(&out);
+    expect(WAITS(1) WAITS(2) "; they wait for one another");
+    dh_comm_state_end(&states[0], 1); /* the teller computes too: it is still none of them */
+    expect(WAITS(1) "; they wait for one another");
+}
+
 static void computing_beside_a_wait_is_computing(void **state)
 {
     all_idle();
@@ -117,6 +143,7 @@ int main(void)
         cmocka_unit_test(one_of_many_is_named_alone),
         cmocka_unit_test(several_are_named),
         cmocka_unit_test(a_circle_has_no_end),
+        cmocka_unit_test(a_chain_through_the_teller_has_an_end),
         cmocka_unit_test(computing_beside_a_wait_is_computing),
         cmocka_unit_test(several_calls_of_a_rank_count),
     };

@@ -1,6 +1,7 @@
-/* The ranks that hold up one that has waited too long. It waits for members of its group, these may
- * wait for others, and so on. The chain is followed to ranks that wait for nobody. They are to
- * blame, and every rank between is only the messenger. */
+/* The ranks that hold up one that has waited too long, the teller. It waits for members of its group,
+ * these may wait for others, and so on. The chain is followed to ranks that wait for nobody. They are
+ * to blame, and every rank between is only the messenger. So is the teller, where the chain comes
+ * back to it: another of its streams may wait for somebody else. */
 #include "impl.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ typedef struct search {
 
 static void find(search *s, int rank, int by)
 {
-    if (rank == s->teller || s->by[rank] != NOT_SEEN) return;
+    if (s->by[rank] != NOT_SEEN) return;
     s->by[rank] = by;
     s->order[s->n_found++] = rank;
 }
@@ -32,6 +33,12 @@ static void search_all(search *s, const bool *missing)
         const dh_comm_state *state = &s->states[s->order[i]];
         for (int k = 0; k < state->n_awaited; k++) find(s, state->awaited[k], s->order[i]);
     }
+}
+
+/* The teller waits, whatever else it does. */
+static bool is_culprit(const search *s, int rank)
+{
+    return rank != s->teller && s->states[rank].n_awaited == 0;
 }
 
 static void print_rank(const search *s, int rank, dh_str *out)
@@ -64,7 +71,7 @@ static void print_culprits(const search *s, dh_str *out)
     enum { MOST_TOLD = 4 };
     int n_told = 0;
     for (int i = 0; i < s->n_found; i++) {
-        if (s->states[s->order[i]].n_awaited > 0) continue;
+        if (!is_culprit(s, s->order[i])) continue;
         if (n_told++ >= MOST_TOLD) continue;
         if (n_told > 1) dh_str_printf(out, ", and");
         const int length = chain_length(s, s->order[i]);
@@ -72,8 +79,9 @@ static void print_culprits(const search *s, dh_str *out)
     }
     if (n_told > MOST_TOLD) dh_str_printf(out, ", and %d more", n_told - MOST_TOLD);
     if (n_told > 0) return;
-    for (int i = 0; i < DH_MIN(s->n_found, (int)MOST_TOLD); i++) print_rank(s, s->order[i], out);
-    dh_str_printf(out, "%s; they wait for one another", s->n_found > MOST_TOLD ? " ..." : "");
+    for (int i = 0; i < s->n_found; i++)
+        if (s->order[i] != s->teller && n_told++ < MOST_TOLD) print_rank(s, s->order[i], out);
+    dh_str_printf(out, "%s; they wait for one another", n_told > MOST_TOLD ? " ..." : "");
 }
 
 void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, const bool *missing,
@@ -86,8 +94,7 @@ void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, cons
         search_all(&s, missing);
         print_culprits(&s, out);
         for (int r = 0; lost && r < n; r++) lost[r] = false;
-        for (int i = 0; lost && i < s.n_found; i++)
-            lost[s.order[i]] = states[s.order[i]].n_awaited == 0;
+        for (int i = 0; lost && i < s.n_found; i++) lost[s.order[i]] = is_culprit(&s, s.order[i]);
     }
     free(s.order);
     free(s.by);

@@ -172,16 +172,20 @@ static bool gather_answers(mpi_group *g, dh_comm_state *states)
     return !all_here(g);
 }
 
-static void print_culprits(mpi_group *g, const dh_comm_head *head, const dh_comm_state *states,
+static void print_culprits(mpi_group *g, const dh_comm_head *head, dh_comm_state *states,
                            bool *missing, dh_str *out)
 {
     char where[DH_COMM_CALL_TEXT_BYTES];
+    mpi_world *w = world_of(g);
     bool *awaited = g->awaited;
     mpi_publish_wait(g, head); /* updates awaited */
+    pthread_mutex_lock(&w->lock);
+    find_state(w, &states[w->rank.rank]); /* with the calls of its other streams */
+    pthread_mutex_unlock(&w->lock);
     for (int i = 0; i < g->base.n; i++) missing[g->base.members[i]] = awaited[i];
     dh_comm_print_waited(g->base.comm, dh_comm_call_text(&g->base, head, where, sizeof where), out);
     dh_str_printf(out, "; did not come:");
-    dh_comm_print_culprits(states, world_of(g)->base.size, g->base.comm->rank, missing, NULL, out);
+    dh_comm_print_culprits(states, w->base.size, g->base.comm->rank, missing, NULL, out);
 }
 
 bool mpi_ask_culprit(mpi_group *g, const dh_comm_head *head, dh_str *out)
