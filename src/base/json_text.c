@@ -32,6 +32,8 @@ typedef struct reading {
     size_t n_left; /* bytes that it may still take */
     bool too_large, stopped;
     const volatile sig_atomic_t *stop;
+    const char *text; /* what is still to be read */
+    size_t n_text;
     jmp_buf out_of_memory;
 } reading;
 
@@ -100,8 +102,23 @@ static void empty_ring(reading *r, bool with_blocks)
     }
 }
 
-static json_t *read_within(reading *r, const char *text, size_t n_bytes, size_t flags,
-                           json_error_t *error)
+/* The next bytes of the text, which jansson asks for in steps of a kilobyte. Where somebody asked to
+ * stop there are none, whoever's the allocator is. */
+static size_t next_bytes(void *to, size_t cap, void *user)
+{
+    reading *r = user;
+    if (dh_stop_asked(r->stop)) {
+        r->stopped = true;
+        return (size_t)-1;
+    }
+    const size_t n = DH_MIN(cap, r->n_text);
+    memcpy(to, r->text, n);
+    r->text += n;
+    r->n_text -= n;
+    return n;
+}
+
+static json_t *read_within(reading *r, size_t flags, json_error_t *error)
 {
     if (setjmp(r->out_of_memory) != 0) {
         current = NULL;
@@ -109,7 +126,7 @@ static json_t *read_within(reading *r, const char *text, size_t n_bytes, size_t 
         return NULL;
     }
     current = r;
-    json_t *document = json_loadb(text, n_bytes, flags, error);
+    json_t *document = json_load_callback(next_bytes, r, flags, error);
     current = NULL;
     empty_ring(r, false);
     return document;
@@ -157,13 +174,19 @@ static dh_status read_once(dh_ctx *ctx, const char *text, size_t n_bytes, size_t
 {
     reading r = {.ring = {{&r.ring, &r.ring}},
                  .stop = ctx->stop,
+                 .text = text,
+                 .n_text = n_bytes,
                  .n_left = n_bytes < MOST_BYTES / PER_BYTE
                                ? DH_MIN(MOST_BYTES, BASE_BYTES + PER_BYTE * n_bytes)
                                : MOST_BYTES};
     const locale_t before = dh_c_locale_enter();
-    *document = read_within(&r, text, n_bytes, flags, error);
+    *document = read_within(&r, flags, error);
     dh_c_locale_leave(before);
-    if (r.stopped) return dh_heed_stop(ctx, "JSON was read");
+    if (r.stopped) {
+        json_decref(*document);
+        *document = NULL;
+        return dh_fail(ctx, DH_EINTERRUPTED, "stopped while JSON was read");
+    }
     if (r.too_large)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "%zu bytes of JSON take more memory than is allowed: 16 MiB, and %d bytes "

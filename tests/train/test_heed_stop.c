@@ -121,6 +121,7 @@ static void learning_merges_heeds_it(void **state)
                  "words were counted");
 }
 
+/* With jansson's own allocator, as in other programs, and with ours. */
 static void json_heeds_it(void **state)
 {
     static const char text[] = "{\"a\": [1, 2, {\"b\": null}]}";
@@ -252,6 +253,8 @@ int main(void)
         cmocka_unit_test(reading_checkpoints_heeds_it),
         cmocka_unit_test(stopping_later_saves),
     };
+    static const struct CMUnitTest of_others[] = {cmocka_unit_test(json_heeds_it)};
+    if (cmocka_run_group_tests(of_others, NULL, NULL) != 0) return 1;
     dh_json_watch_memory();
     return cmocka_run_group_tests(tests, run_make_dir, run_drop_dir);
 }
