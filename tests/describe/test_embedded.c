@@ -1,10 +1,14 @@
 /* The library inside another program: calls that leave pointers out, numbers that are out of range,
- * one job in several threads, a locale with a decimal comma. */
+ * one job in several threads, signals, forks, a locale with a decimal comma. */
 #include "dh_test.h"
 
 #include <locale.h>
 #include <pthread.h>
 #include <regex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "dhelix/dhelix.h"
 
@@ -321,6 +325,229 @@ static void a_job_is_shared_by_threads(void **state)
     dh_job_destroy(job);
 }
 
+/* ---- a job that is only read ----------------------------------------------------------------- */
+
+/* A copy in pages that nobody may write to: whatever writes to a `const dh_job *` ends the test. */
+static const dh_job *protected_copy(const dh_job *job)
+{
+    void *at = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(at != MAP_FAILED);
+    memcpy(at, job, sizeof *job);
+    assert_int_equal(mprotect(at, sizeof *job, PROT_READ), 0);
+    return at;
+}
+
+static dh_job *trainable(const char *dir)
+{
+    static const char text[] =
+        "model: {family: llama, n_layers: 2, width: 32, n_heads: 4, ffn_width: 64, max_seq: 32}\n"
+        "train: {steps: 2, batch: 4, micro_batch: 1, seq_len: 32, threads: 1}\n"
+        "data: {train: examples/data/tinyshakespeare.txt, tokenizer: bytes, val_fraction: 0.01}\n"
+        "eval: {every: 1, batches: 1}\nparallel: {dp: 2, timeout_s: 600}\n"
+        "slow: {ranks: '1', factor: 1.25}\nprofile: none\n";
+    char out[300];
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *job;
+    const char *overrides[] = {out};
+    snprintf(out, sizeof out, "out=%s/run", dir);
+    assert_ok(&ctx, dh_job_parse(&ctx, text, strlen(text), "shared.yaml", ".", overrides, 1, &job));
+    return job;
+}
+
+static const dh_tune_options one_point = {.quiet = true, .n_simulated = 1, .n_threads = 2};
+static const dh_describe_simulate_options sequential = {.strategies = "sequential"};
+
+/* Every function that takes a job as const, one after the other: its message, NULL where all is
+ * well. A run folder belongs to one run at a time. */
+static const char *read_all_of(const dh_job *job, dh_ctx *ctx)
+{
+    char *text = NULL;
+    dh_str out = DH_STR_INIT;
+    dh_simulate_result simulated;
+    dh_train_result trained = {0};
+    dh_tune *tune = NULL;
+    dh_tokenizer *tok = NULL;
+    dh_status st = dh_job_get(ctx, job, "train.steps", &out);
+    if (st == DH_OK) st = dh_job_print(ctx, job, &text);
+    if (st == DH_OK) st = dh_job_print_common(ctx, job, &out);
+    if (st == DH_OK) st = dh_describe_check(ctx, job, 1, &out);
+    if (st == DH_OK) st = dh_describe_plan(ctx, job, NULL, &out);
+    if (st == DH_OK) st = dh_describe_order(ctx, job, NULL, &out);
+    if (st == DH_OK) st = dh_describe_simulate(ctx, job, &sequential, &out);
+    if (st == DH_OK) st = dh_simulate_job(ctx, job, NULL, &simulated);
+    if (st == DH_OK) st = dh_describe_tune(ctx, job, &one_point, &out);
+    if (st == DH_OK) st = dh_tune_search(ctx, job, &one_point, &tune);
+    if (st == DH_OK) st = dh_train_tokenizer(ctx, job, &tok);
+    if (st == DH_OK) st = dh_train(ctx, job, &(dh_train_options){.quiet = true}, &trained);
+    const bool in_use = st != DH_OK && strstr(ctx->message, "is in use by ");
+    if (st == DH_OK) st = dh_describe_train(ctx, job, &trained, &out);
+    if (dh_job_n_micro(job) != 2 || dh_job_has_stage_times(job) || dh_job_has_rows(job) ||
+        dh_job_splits(job) || dh_job_decay_end(job) < 2 || !(dh_job_lr(job, 1) > 0))
+        st = dh_fail(ctx, DH_EINTERNAL, "another job");
+    dh_tokenizer_destroy(tok);
+    dh_tune_destroy(tune);
+    dh_str_fini(&out);
+    free(text);
+    return st == DH_OK || in_use ? NULL : ctx->message;
+}
+
+typedef struct sharer {
+    pthread_t thread;
+    const dh_job *job;
+    const char *wrong;
+    dh_ctx ctx;
+} sharer;
+
+static void *read_shared(void *user)
+{
+    sharer *s = user;
+    s->wrong = read_all_of(s->job, &s->ctx);
+    return NULL;
+}
+
+static void a_job_is_never_written_to(void **state)
+{
+    char dir[256];
+    dh_ctx ctx = DH_CTX_INIT;
+    sharer sharers[N_THREADS];
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = trainable(dir);
+    const dh_job *only_read = protected_copy(job);
+    for (int i = 0; i < N_THREADS; i++) {
+        sharers[i] = (sharer){.job = only_read, .ctx = DH_CTX_INIT};
+        assert_int_equal(pthread_create(&sharers[i].thread, NULL, read_shared, &sharers[i]), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) pthread_join(sharers[i].thread, NULL);
+    for (int i = 0; i < N_THREADS; i++)
+        if (sharers[i].wrong) fail_msg("thread %d: %s", i, sharers[i].wrong);
+    munmap((void *)(uintptr_t)only_read, sizeof *job);
+    dh_job_destroy(job);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
+/* Every function of the headers that takes a job as const is called there. */
+static void none_that_reads_is_left_out(void **state)
+{
+    static const char *const headers[] = {"describe", "job", "simulate", "train", "tune"};
+    dh_ctx ctx = DH_CTX_INIT;
+    char *own, *text, path[64];
+    size_t n, n_found = 0;
+    regex_t takes;
+    assert_ok(&ctx, dh_file_read(&ctx, "tests/describe/test_embedded.c", 1 << 20, &own, &n));
+    char *from_here = strstr(own, "static const char *read_all_of(");
+    assert_non_null(from_here);
+    *strstr(from_here, "typedef struct sharer") = '\0';
+    assert_int_equal(
+        regcomp(&takes, "DH_API [a-z_0-9]+ (dh_[a-z0-9_]+)\\([^;]*const dh_job \\*", REG_EXTENDED),
+        0);
+    for (size_t i = 0; i < DH_COUNTOF(headers); i++) {
+        snprintf(path, sizeof path, "include/dhelix/%s.h", headers[i]);
+        assert_ok(&ctx, dh_file_read(&ctx, path, 1 << 20, &text, &n));
+        regmatch_t at[2];
+        for (const char *from = text; regexec(&takes, from, 2, at, 0) == 0; from += at[0].rm_eo) {
+            char wanted[96];
+            snprintf(wanted, sizeof wanted, "%.*s(", (int)(at[1].rm_eo - at[1].rm_so),
+                     from + at[1].rm_so);
+            if (!strstr(from_here, wanted)) fail_msg("no %s", wanted);
+            n_found++;
+        }
+        free(text);
+    }
+    assert_true(n_found >= 19);
+    regfree(&takes);
+    free(own);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t is_asked;
+static size_t n_watched, n_changed;
+static struct sigaction hosts[NSIG];
+
+static void ask(int number)
+{
+    is_asked = number;
+}
+
+/* Of each signal, as the host set it. 32 and 33 belong to the C library. */
+static void compare_handlers(void *self, const char *line, size_t n_bytes)
+{
+    for (int i = 1; i < NSIG; i++) {
+        struct sigaction is;
+        if (sigaction(i, NULL, &is) != 0) continue;
+        n_changed += is.sa_handler != hosts[i].sa_handler || is.sa_flags != hosts[i].sa_flags;
+    }
+    n_watched++;
+    if (self) raise(SIGUSR1);
+}
+
+/* The host's handler ends a run by its own flag; handlers and mask stay as they are. */
+static void signals_are_the_hosts(void **state)
+{
+    char dir[256];
+    sigset_t before, after;
+    const struct sigaction mine = {.sa_handler = ask};
+    struct sigaction old;
+    assert_int_equal(sigaction(SIGUSR1, &mine, &old), 0);
+    for (int i = 1; i < NSIG; i++) sigaction(i, NULL, &hosts[i]);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    test_tmpdir(dir, sizeof dir);
+    dh_job *job = trainable(dir);
+    for (int raises = 1; raises >= 0; raises--) {
+        dh_ctx ctx = {.rank = -1, .stop = &is_asked};
+        is_asked = 0;
+        const dh_train_options options = {
+            .quiet = true, .on_step = compare_handlers, .self = raises ? hosts : NULL};
+        if (raises)
+            assert_fails(&ctx, dh_train(&ctx, job, &options, NULL), DH_EINTERRUPTED,
+                         "after step 1");
+        else
+            assert_ok(&ctx, dh_train(&ctx, job, &options, NULL));
+        assert_int_equal(is_asked, raises ? SIGUSR1 : 0);
+    }
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int i = 1; i < NSIG; i++)
+        assert_int_equal(sigismember(&before, i), sigismember(&after, i));
+    compare_handlers(NULL, NULL, 0);
+    assert_true(n_watched >= 3);
+    assert_int_equal(n_changed, 0);
+    sigaction(SIGUSR1, &old, NULL);
+    dh_job_destroy(job);
+    dh_ctx plain = DH_CTX_INIT;
+    assert_ok(&plain, dh_dir_remove(&plain, dir));
+}
+
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+static bool trains(const char *dir)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_job *job = trainable(dir);
+    dh_train_result result;
+    const bool ok = dh_train(&ctx, job, &(dh_train_options){.quiet = true}, &result) == DH_OK;
+    if (!ok) fprintf(stderr, "%s\n", ctx.message);
+    dh_job_destroy(job);
+    return ok && result.steps == 2;
+}
+
+/* After runs of the parent, whose threads the child has not. */
+static void a_child_of_a_fork_trains(void **state)
+{
+    char dir[256], inner[300];
+    int status;
+    dh_ctx ctx = DH_CTX_INIT;
+    test_tmpdir(dir, sizeof dir);
+    snprintf(inner, sizeof inner, "%s/child", dir);
+    assert_true(trains(dir));
+    assert_ok(&ctx, dh_dir_create(&ctx, inner));
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) _exit(trains(inner) ? 7 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    assert_ok(&ctx, dh_dir_remove(&ctx, dir));
+}
+
 /* ---- locales --------------------------------------------------------------------------------- */
 
 /* A locale with a decimal comma, which localedef of the C library itself compiles; false: there is
@@ -383,6 +610,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_is_shared_by_threads),
+        cmocka_unit_test(a_job_is_never_written_to),
+        cmocka_unit_test(none_that_reads_is_left_out),
+        cmocka_unit_test(signals_are_the_hosts),
+        cmocka_unit_test(a_child_of_a_fork_trains),
         cmocka_unit_test(jobs_without_pointers),
         cmocka_unit_test(models_and_clusters_without_pointers),
         cmocka_unit_test(tokenizers_without_pointers),
