@@ -136,7 +136,12 @@ static dh_attention_work attention_of(const dh_measured_kernel *k)
     return (dh_attention_work){.dtype = k->dtype,
                                .flops = (grad ? 5 : 2) * tokens * keys * heads * dim,
                                .bytes = (grad ? 2 : 1) * tokens * (packed + results) * dim * item +
-                                        tokens * heads * (double)sizeof(float)};
+                                        tokens * heads * (double)sizeof(float),
+                               .heads = (double)k->size[0] * heads,
+                               .queries = seq,
+                               .keys = seq,
+                               .pairs = seq * keys / 2,
+                               .head_dim = dim};
 }
 
 static dh_status add_attention(const measured_file *file, const dh_measured_kernel *k)

@@ -85,6 +85,9 @@ struct dh_cluster {
     /* attention */
     dh_attention_kernel attention;
     double attention_efficiency, attention_grad_efficiency; /* of peak; blockwise */
+    double attention_start_keys; /* cost of starting and ending a row of queries, in keys */
+    double attention_head_half;  /* head dimension at which half of an endless one's rate is */
+    double attention_block; /* queries of a block, which one processor works on; 0: no blocks */
     dh_cluster_link local, network;
     /* between switches of a node, one direction, sustained; shared by the groups that cross */
     double between_bytes_per_s;
@@ -137,6 +140,10 @@ double dh_cluster_gemm_ns(const dh_cluster *cluster, const dh_gemm_shape *shape)
 typedef struct dh_attention_work {
     dh_dtype dtype;
     double flops, bytes;
+    /* What it consists of; heads 0: not said, and the rate is that of endless work. */
+    double heads;           /* of all samples */
+    double queries, keys;   /* of one of them */
+    double pairs, head_dim; /* of these that meet, fewer than all under a mask; of a head */
 } dh_attention_work;
 double dh_cluster_attention_ns(const dh_cluster *cluster, const dh_attention_work *work, bool grad);
 double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);

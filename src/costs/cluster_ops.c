@@ -171,17 +171,80 @@ static double grouped_wgrad(const dh_cluster *c, const dh_cost_op *op)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
+/* Head dimension at which files give the efficiencies. */
+#define GIVEN_HEAD_DIM 128.
+
+/* By the exponentials between both products, of which there is one for head_dim multiplications
+ * whatever that is. */
+static double head_share(const dh_cluster *c, const dh_attention_work *w)
+{
+    return (1 + c->attention_head_half / GIVEN_HEAD_DIM) /
+           (1 + c->attention_head_half / w->head_dim);
+}
+
+/* A row of queries passes its keys, starts and ends; a block on the edge of the mask is computed
+ * whole, which is half of it for nothing. */
+static double keys_share(const dh_cluster *c, const dh_attention_work *w, bool masked)
+{
+    const double keys = w->pairs / w->queries, edge = masked ? c->attention_block / 2 : 0;
+    return keys / (keys + c->attention_start_keys + edge);
+}
+
+/* Blocks of equal length take whole waves. Under a mask they are of all lengths up to the longest,
+ * and processors end on average half of that apart. */
+static double filled_share(const dh_cluster *c, const dh_attention_work *w, bool masked)
+{
+    if (c->attention_block <= 0) return 1;
+    const double blocks = ceil(w->queries / c->attention_block) * w->heads;
+    const double waves = blocks / c->processors;
+    if (!masked) return waves / ceil(waves);
+    const double longest = w->keys * w->queries / w->pairs; /* of the mean */
+    return 1 / DH_MAX(1 + longest / waves / 2, longest / waves);
+}
+
+/* Of the rate at endless work and the head dimension of the efficiencies. */
+static double attention_share(const dh_cluster *c, const dh_attention_work *w)
+{
+    if (w->heads <= 0) return 1;
+    const bool masked = w->pairs < w->queries * w->keys;
+    return head_share(c, w) * keys_share(c, w, masked) * filled_share(c, w, masked);
+}
+
 double dh_cluster_attention_ns(const dh_cluster *c, const dh_attention_work *work, bool grad)
 {
     const double efficiency = grad ? c->attention_grad_efficiency : c->attention_efficiency;
-    const double rate = peak(c, work->dtype) * efficiency;
+    const double rate = peak(c, work->dtype) * efficiency * attention_share(c, work);
     return DH_MAX(work->flops / rate * 1e9, dh_cluster_memory_ns(c, work->bytes));
+}
+
+/* Operations a pair of a query and a key: two products of head_dim forward, five backward. */
+static double pair_flops(const dh_attention_work *w, bool grad)
+{
+    return (grad ? 10 : 4) * w->head_dim;
+}
+
+static double chunks_ns(const dh_cluster *c, const dh_cost_op *op, bool grad)
+{
+    const dh_attention_work work = {.dtype = op->graph->dtype,
+                                    .flops = dh_op_flops(op->graph, op->op),
+                                    .bytes = dh_op_bytes(op->graph, op->op)};
+    return dh_cluster_attention_ns(c, &work, grad);
 }
 
 static double blockwise_ns(const dh_cluster *c, const dh_cost_op *op, bool grad)
 {
-    const dh_attention_work work = {op->graph->dtype, dh_op_flops(op->graph, op->op),
-                                    dh_op_bytes(op->graph, op->op)};
+    const dh_ring_part part = dh_ring_part_of(&op->graph->dims, op->op->step);
+    const dh_attn_sizes s = dh_op_attn_sizes(op->graph, op->op);
+    dh_attention_work work = {.dtype = op->graph->dtype,
+                              .flops = dh_op_flops(op->graph, op->op),
+                              .bytes = dh_op_bytes(op->graph, op->op),
+                              .heads = (double)(s.batch * s.n_heads),
+                              .queries = (double)part.n_q,
+                              .keys = (double)part.n_k,
+                              .head_dim = (double)op->graph->dims.head_dim};
+    work.pairs = work.flops / pair_flops(&work, grad) / work.heads;
+    const double window = (double)op->graph->dims.window;
+    if (window > 0 && work.pairs <= work.queries * window) work.keys = DH_MIN(work.keys, window);
     return dh_cluster_attention_ns(c, &work, grad);
 }
 
@@ -241,12 +304,12 @@ static double attention_grad(const dh_cluster *c, const dh_cost_op *op)
 /* Chunks of tokens at a time, never their scores in memory: at the rates of such kernels. */
 static double linear_attention(const dh_cluster *c, const dh_cost_op *op)
 {
-    return blockwise_ns(c, op, false);
+    return chunks_ns(c, op, false);
 }
 
 static double linear_attention_grad(const dh_cluster *c, const dh_cost_op *op)
 {
-    return blockwise_ns(c, op, true);
+    return chunks_ns(c, op, true);
 }
 
 /* ---- others ------------------------------------------------------------------------------- */

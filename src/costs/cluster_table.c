@@ -75,6 +75,14 @@ static const dh_cluster_setting settings[] = {
          "share of peak of the blockwise kernel, forward"),
     REAL("attention.grad_efficiency", attention_grad_efficiency, "", 1, 1e-3, 1,
          "share of peak of the blockwise kernel, backward"),
+    OPTIONAL("attention.start_keys", attention_start_keys, "", 1, 0, 1e6, 0,
+             "start and end of a row of queries, in keys; absent: 0, at any length the same rate"),
+    OPTIONAL("attention.head_half", attention_head_half, "", 1, 0, 65536, 0,
+             "head dimension at half of the rate of an endless one; the efficiencies are those of "
+             "128; absent: 0, at any dimension the same rate"),
+    OPTIONAL("attention.block", attention_block, "", 1, 0, 65536, 0,
+             "queries of a block, each on one processor: blocks fill the device in waves; absent: "
+             "0, all of it is always full"),
     REAL("local.gb_per_s", local.bytes_per_s, "GB/s", GIGA, 1e-6, 1e6,
          "link of a device to the others of its node, one direction"),
     REAL("local.efficiency", local.efficiency, "", 1, 1e-3, 1,

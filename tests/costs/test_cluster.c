@@ -503,6 +503,44 @@ static void test_attention_kernels(void **state)
     dh_cluster_destroy(c);
 }
 
+/* Work of `heads` over 1,024 queries and 1,000 keys, of which a part meets. */
+static double work_ns(const dh_cluster *c, double heads, double head_dim, double part)
+{
+    const double pairs = 1024. * 1000 * part;
+    const dh_attention_work work = {.dtype = DH_BF16,
+                                    .flops = 4 * head_dim * pairs * heads,
+                                    .heads = heads,
+                                    .queries = 1024,
+                                    .keys = 1000,
+                                    .pairs = pairs,
+                                    .head_dim = head_dim};
+    return dh_cluster_attention_ns(c, &work, false);
+}
+
+/* Of 0.5 TFLOP/s; 8 blocks a head on 10 processors. */
+static void test_attention_shares(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_cluster *c = read_toy(&ctx);
+    const double pair_ns = 4 * 128 / 0.5e12 * 1e9, all = 1024. * 1000;
+    assert_near(work_ns(c, 5, 128, 1), 5 * all * pair_ns); /* no shape matters */
+    assert_near(work_ns(c, 4, 128, .5), 2 * all * pair_ns);
+    assert_ok(&ctx, dh_cluster_set(&ctx, c, "attention.start_keys", 100));
+    assert_near(work_ns(c, 5, 128, 1), 5 * all * pair_ns * 1.1);
+    assert_near(work_ns(c, 5, 128, .5), 2.5 * all * pair_ns * 1.2);
+    assert_ok(&ctx, dh_cluster_set(&ctx, c, "attention.head_half", 32));
+    assert_near(work_ns(c, 5, 128, 1), 5 * all * pair_ns * 1.1);
+    assert_near(work_ns(c, 5, 64, 1), 5 * all * pair_ns / 2 * 1.1 * 1.5 / 1.25);
+    assert_ok(&ctx, dh_cluster_set(&ctx, c, "attention.block", 128));
+    assert_near(work_ns(c, 5, 128, 1), 5 * all * pair_ns * 1.1); /* four whole waves */
+    assert_near(work_ns(c, 4, 128, 1), work_ns(c, 5, 128, 1));   /* 3.2 take four */
+    /* Half a block on the mask's edge for nothing; processors end half of the longest apart. */
+    assert_near(work_ns(c, 5, 128, .5), 2.5 * all * pair_ns * (500. + 100 + 64) / 500 * 1.25);
+    /* No sooner than the longest block: eight of them on ten processors. */
+    assert_near(work_ns(c, 1, 128, .5), .5 * all * pair_ns * (500. + 100 + 64) / 500 * 2.5);
+    dh_cluster_destroy(c);
+}
+
 static void test_oef(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -533,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_in_switch),
         cmocka_unit_test(test_costs),
         cmocka_unit_test(test_attention_kernels),
+        cmocka_unit_test(test_attention_shares),
         cmocka_unit_test(test_oef),
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_dispatch),

@@ -1,11 +1,13 @@
-/* Measurements of SimuMax's authors on 8 B200: matrix multiplications and attention alone, steps of
- * dense models under Megatron. Its collectives are a table of nccl_constants.c. */
+/* Measurements of SimuMax's authors: matrix multiplications and attention alone, on B200 and A100;
+ * steps of dense models under Megatron, on 8 B200. Its collectives are a table of
+ * nccl_constants.c. */
 #include <string.h>
 
 #include "validate/job.h"
 
-/* Of which its tables give shares. */
-static const double peak_flops_per_s = 2250e12;
+/* Of which its tables give shares, whatever peak a cluster has on which they are tried. */
+#define B200_FLOPS_PER_S 2250e12
+#define A100_FLOPS_PER_S 312e12
 
 /* ---- products ------------------------------------------------------------------------------ */
 
@@ -18,7 +20,7 @@ static double gemm_bytes(const dh_gemm_shape *s, const char *layout, const char 
 }
 
 static dh_status add_gemm(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
-                          const dh_published *t, size_t i)
+                          const dh_published *t, size_t i, double peak_flops_per_s)
 {
     dh_gemm_shape s = {.dtype = DH_BF16, .batch = 1};
     const char *layout, *out;
@@ -37,16 +39,30 @@ static dh_status add_gemm(dh_ctx *ctx, dh_validation *v, const dh_cluster *clust
                              out);
 }
 
-static dh_status add_gemms(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
-                           const dh_published *t)
+static dh_status add_b200_gemms(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
+                                const dh_published *t)
 {
-    for (size_t i = 0; i < t->n_rows; i++) DH_TRY(add_gemm(ctx, v, cluster, t, i));
+    for (size_t i = 0; i < t->n_rows; i++)
+        DH_TRY(add_gemm(ctx, v, cluster, t, i, B200_FLOPS_PER_S));
     return DH_OK;
 }
 
 dh_status dh_validate_b200_gemm(dh_ctx *ctx, dh_validation *v)
 {
-    return dh_validation_on_cluster(ctx, v, "b200", add_gemms);
+    return dh_validation_on_cluster(ctx, v, "b200", add_b200_gemms);
+}
+
+static dh_status add_a100_gemms(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
+                                const dh_published *t)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        DH_TRY(add_gemm(ctx, v, cluster, t, i, A100_FLOPS_PER_S));
+    return DH_OK;
+}
+
+dh_status dh_validate_a100_gemm(dh_ctx *ctx, dh_validation *v)
+{
+    return dh_validation_on_cluster(ctx, v, "a100", add_a100_gemms);
 }
 
 /* ---- attention ----------------------------------------------------------------------------- */
@@ -70,8 +86,22 @@ static double attention_bytes(const heads *h, bool grad)
     return 2 * (double)h->tokens * dims * (grad ? 2 : 1);
 }
 
+/* Causal: half of the pairs. */
+static dh_attention_work work_of(const heads *h, bool grad)
+{
+    const double tokens = (double)h->tokens, qk = (double)h->qk_dim, v = (double)h->v_dim;
+    return (dh_attention_work){.dtype = DH_BF16,
+                               .flops = whole_flops(h, grad) / 2,
+                               .bytes = attention_bytes(h, grad),
+                               .heads = (double)h->heads,
+                               .queries = tokens,
+                               .keys = tokens,
+                               .pairs = tokens * tokens / 2,
+                               .head_dim = grad ? (3 * qk + 2 * v) / 5 : (qk + v) / 2};
+}
+
 static dh_status add_attention(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
-                               const dh_published *t, size_t i)
+                               const dh_published *t, size_t i, double peak_flops_per_s)
 {
     heads h;
     const char *direction;
@@ -84,25 +114,38 @@ static dh_status add_attention(dh_ctx *ctx, dh_validation *v, const dh_cluster *
     DH_TRY(dh_published_int(ctx, t, i, "v_dim", &h.v_dim));
     DH_TRY(dh_published_real(ctx, t, i, "share", &share));
     const bool grad = strcmp(direction, "bwd") == 0;
-    const double whole = whole_flops(&h, grad);
-    const dh_attention_work work = {DH_BF16, whole / 2, attention_bytes(&h, grad)};
+    const dh_attention_work work = work_of(&h, grad);
     return dh_validation_add(ctx, v, dh_cluster_attention_ns(cluster, &work, grad) * 1e-3,
-                             whole / share / peak_flops_per_s * 1e6,
+                             whole_flops(&h, grad) / share / peak_flops_per_s * 1e6,
                              "%s, %lld tokens, %lld heads of %lld, %lld of keys", direction,
                              (long long)h.tokens, (long long)h.heads, (long long)h.qk_dim,
                              (long long)h.kv_heads);
 }
 
-static dh_status add_attentions(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
-                                const dh_published *t)
+static dh_status add_b200_attentions(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
+                                     const dh_published *t)
 {
-    for (size_t i = 0; i < t->n_rows; i++) DH_TRY(add_attention(ctx, v, cluster, t, i));
+    for (size_t i = 0; i < t->n_rows; i++)
+        DH_TRY(add_attention(ctx, v, cluster, t, i, B200_FLOPS_PER_S));
     return DH_OK;
 }
 
 dh_status dh_validate_b200_attention(dh_ctx *ctx, dh_validation *v)
 {
-    return dh_validation_on_cluster(ctx, v, "b200", add_attentions);
+    return dh_validation_on_cluster(ctx, v, "b200", add_b200_attentions);
+}
+
+static dh_status add_a100_attentions(dh_ctx *ctx, dh_validation *v, const dh_cluster *cluster,
+                                     const dh_published *t)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        DH_TRY(add_attention(ctx, v, cluster, t, i, A100_FLOPS_PER_S));
+    return DH_OK;
+}
+
+dh_status dh_validate_a100_attention(dh_ctx *ctx, dh_validation *v)
+{
+    return dh_validation_on_cluster(ctx, v, "a100", add_a100_attentions);
 }
 
 /* ---- steps of dense models ----------------------------------------------------------------- */
