@@ -81,6 +81,16 @@ void keep_object(const char *fmt, ...)
     va_end(args);
 }
 
+void keep_fields(const keep_field *fields, size_t n)
+{
+    char text[MOST_VALUES] = "";
+    size_t end = 0;
+    for (size_t i = 0; i < n && end < sizeof text - 64; i++)
+        end += (size_t)snprintf(text + end, sizeof text - end, "%s\"%s\": %.17g", i ? ", " : "",
+                                fields[i].name, fields[i].value);
+    keep_object("%s", text);
+}
+
 const char *keep_called(void)
 {
     return called;

@@ -20,6 +20,12 @@ void keep_unsigned(uint64_t x);
 void keep_real(double x);
 void keep_address(const void *x);
 void keep_object(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* An object of numbers. */
+typedef struct keep_field {
+    const char *name;
+    double value;
+} keep_field;
+void keep_fields(const keep_field *fields, size_t n);
 const char *keep_called(void);
 const char *keep_arguments(void);
 

@@ -24,62 +24,76 @@ static inline void gpu_await(void)
 /* ---- values of arguments -----------------------------------------------------------------------
  */
 
-#define KEEP_N(x) "\"" #x "\": %lld"
-#define KEEP_V(x) (long long)(s->x)
+#define FIELD(x)                                                                                   \
+    {                                                                                              \
+#x, (double)s->x                                                                           \
+    }
 
 static inline void keep_attn_shape(const dh_attn_shape *s)
 {
-    keep_object(KEEP_N(dtype) ", " KEEP_N(o_dtype) ", " KEEP_N(g_dtype) ", " KEEP_N(B) ", " KEEP_N(Tq) ", " KEEP_N(Tk) ", " KEEP_N(H) ", " KEEP_N(KV) ", " KEEP_N(D) ", " KEEP_N(q_batch) ", " KEEP_N(q_row) ", " KEEP_N(
-                    kv_batch) ", " KEEP_N(kv_row) ", " KEEP_N(o_batch) ", " KEEP_N(o_row) ","
-                                                                                          " " KEEP_N(dq_batch) ", " KEEP_N(dq_row) ", " KEEP_N(dkv_batch) ", " KEEP_N(dkv_row) ", \"has_q_pos\": %d, \"has_k_pos\": %d, "
-                                                                                                                                                                               "\"has_q_doc\": %d, \"scale\": %.9g, \"softcap\": %.9g, " KEEP_N(
-                                                                                                                                                                                   window) ", " KEEP_N(q_doc_batch),
-                KEEP_V(dtype), KEEP_V(o_dtype), KEEP_V(g_dtype), KEEP_V(B), KEEP_V(Tq), KEEP_V(Tk),
-                KEEP_V(H), KEEP_V(KV), KEEP_V(D), KEEP_V(q_batch), KEEP_V(q_row), KEEP_V(kv_batch),
-                KEEP_V(kv_row), KEEP_V(o_batch), KEEP_V(o_row), KEEP_V(dq_batch), KEEP_V(dq_row),
-                KEEP_V(dkv_batch), KEEP_V(dkv_row), s->q_pos != NULL, s->k_pos != NULL,
-                s->q_doc != NULL, (double)s->scale, (double)s->softcap, KEEP_V(window),
-                KEEP_V(q_doc_batch));
+    const keep_field fields[] = {FIELD(dtype),
+                                 FIELD(o_dtype),
+                                 FIELD(g_dtype),
+                                 FIELD(B),
+                                 FIELD(Tq),
+                                 FIELD(Tk),
+                                 FIELD(H),
+                                 FIELD(KV),
+                                 FIELD(D),
+                                 FIELD(q_batch),
+                                 FIELD(q_row),
+                                 FIELD(kv_batch),
+                                 FIELD(kv_row),
+                                 FIELD(o_batch),
+                                 FIELD(o_row),
+                                 FIELD(dq_batch),
+                                 FIELD(dq_row),
+                                 FIELD(dkv_batch),
+                                 FIELD(dkv_row),
+                                 FIELD(scale),
+                                 FIELD(softcap),
+                                 FIELD(window),
+                                 FIELD(q_doc_batch),
+                                 {"has_q_pos", s->q_pos != NULL},
+                                 {"has_k_pos", s->k_pos != NULL},
+                                 {"has_q_doc", s->q_doc != NULL}};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_linear_shape(const dh_linear_shape *s)
 {
-    keep_object(KEEP_N(dtype) ", " KEEP_N(o_dtype) ", " KEEP_N(g_dtype) ", " KEEP_N(B) ", " KEEP_N(
-                    T) ", " KEEP_N(H) ", " KEEP_N(KV) ", " KEEP_N(D),
-                KEEP_V(dtype), KEEP_V(o_dtype), KEEP_V(g_dtype), KEEP_V(B), KEEP_V(T), KEEP_V(H),
-                KEEP_V(KV), KEEP_V(D));
+    const keep_field fields[] = {FIELD(dtype), FIELD(o_dtype), FIELD(g_dtype), FIELD(B),
+                                 FIELD(T),     FIELD(H),       FIELD(KV),      FIELD(D)};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_latent(const dh_latent *s)
 {
-    keep_object(
-        KEEP_N(N) ", " KEEP_N(H) ", " KEEP_N(D) ", " KEEP_N(R) ", " KEEP_N(V) ", " KEEP_N(pairs),
-        KEEP_V(N), KEEP_V(H), KEEP_V(D), KEEP_V(R), KEEP_V(V), KEEP_V(pairs));
+    const keep_field fields[] = {FIELD(N), FIELD(H), FIELD(D), FIELD(R), FIELD(V), FIELD(pairs)};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_grouped(const dh_grouped_desc *s)
 {
-    keep_object(KEEP_N(kind) ", " KEEP_N(dtype) ", " KEEP_N(E) ", " KEEP_N(O) ", " KEEP_N(
-                    I) ", " KEEP_N(rows) ", " KEEP_N(accumulate),
-                KEEP_V(kind), KEEP_V(dtype), KEEP_V(E), KEEP_V(O), KEEP_V(I), KEEP_V(rows),
-                KEEP_V(accumulate));
+    const keep_field fields[] = {FIELD(kind), FIELD(dtype), FIELD(E),         FIELD(O),
+                                 FIELD(I),    FIELD(rows),  FIELD(accumulate)};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_heads(dh_heads h)
 {
     const dh_heads *s = &h;
-    keep_object(KEEP_N(N) ", " KEEP_N(H) ", " KEEP_N(KV) ", " KEEP_N(D), KEEP_V(N), KEEP_V(H),
-                KEEP_V(KV), KEEP_V(D));
+    const keep_field fields[] = {FIELD(N), FIELD(H), FIELD(KV), FIELD(D)};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_scalars(const dh_scalars *s)
 {
-    keep_object(
-        KEEP_N(step) ", \"seed\": %llu, \"lr\": %.17g, \"beta1\": %.17g, \"beta2\": %.17g, "
-                     "\"eps\": %.17g, \"weight_decay\": %.17g, \"grad_clip\": %.17g, "
-                     "\"router_bias_rate\": %.17g, \"loss_rows\": %.17g, " KEEP_N(even_experts),
-        KEEP_V(step), (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->eps,
-        s->weight_decay, s->grad_clip, s->router_bias_rate, s->loss_rows, KEEP_V(even_experts));
+    const keep_field fields[] = {FIELD(step),         FIELD(seed),        FIELD(lr),
+                                 FIELD(beta1),        FIELD(beta2),       FIELD(eps),
+                                 FIELD(weight_decay), FIELD(grad_clip),   FIELD(router_bias_rate),
+                                 FIELD(loss_rows),    FIELD(even_experts)};
+    keep_fields(fields, sizeof fields / sizeof *fields);
 }
 
 static inline void keep_dropout(const dh_cuda_dropout *d)
