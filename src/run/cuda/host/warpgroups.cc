@@ -92,6 +92,7 @@ struct state {
     warp_products warps[MOST_WARPS];
     box_copy copies[MOST_COPIES];
     unsigned n_copies;
+    bool is_used; /* by the running block */
 };
 
 /* Of a thread of the host that runs blocks, made at its first use. */
@@ -108,6 +109,7 @@ state &mine()
 {
     if (!own.at) own.at = static_cast<state *>(calloc(1, sizeof(state)));
     DH_CHECK(own.at, "no memory for products under way");
+    own.at->is_used = true;
     return *own.at;
 }
 
@@ -332,8 +334,8 @@ static void copy_row(const box_copy &c, const int (&at)[4], unsigned row)
 
 bool dh_host_end_a_copy(uint64_t drawn)
 {
-    state &s = mine();
-    if (s.n_copies == 0) return false;
+    if (!own.at || own.at->n_copies == 0) return false;
+    state &s = *own.at;
     const unsigned i = (unsigned)(drawn % s.n_copies);
     const box_copy c = s.copies[i];
     s.copies[i] = s.copies[--s.n_copies];
@@ -353,7 +355,8 @@ bool dh_host_end_a_copy(uint64_t drawn)
 /* A block has ended: nothing of it may be under way. */
 void dh_host_check_block_end()
 {
-    if (!own.at) return;
+    if (!own.at || !own.at->is_used) return;
+    own.at->is_used = false;
     DH_CHECK(own.at->n_copies == 0, "a block ends with %u tensor copies under way",
              own.at->n_copies);
     for (warp_products &w : own.at->warps) {
