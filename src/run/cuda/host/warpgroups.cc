@@ -35,8 +35,7 @@ float widen(uint16_t bits)
 /* A phase's bytes may arrive before they are told of. */
 struct barrier {
     uint16_t n, left;
-    int32_t bytes : 31;
-    uint32_t phase : 1;
+    int32_t twice; /* the bytes that are still to arrive; and 1 in odd phases */
 };
 static_assert(sizeof(barrier) == 8, "a barrier has eight bytes");
 
@@ -52,8 +51,8 @@ barrier barrier_at(const uint64_t *at)
 
 void put_barrier(uint64_t *at, barrier b)
 {
-    if (b.left == 0 && b.bytes == 0) {
-        b.phase ^= 1;
+    if (b.left == 0 && b.twice >> 1 == 0) {
+        b.twice ^= 1;
         b.left = b.n;
     }
     memcpy(at, &b, sizeof b);
@@ -61,7 +60,7 @@ void put_barrier(uint64_t *at, barrier b)
 
 bool has_ended(const void *at, unsigned parity)
 {
-    return barrier_at(static_cast<const uint64_t *>(at)).phase != parity;
+    return (barrier_at(static_cast<const uint64_t *>(at)).twice & 1) != (int32_t)parity;
 }
 
 /* ---- tensor copies ----------------------------------------------------------------------------
@@ -269,7 +268,7 @@ unsigned dh_host_shared_address(const void *at)
 
 void dh_host_barrier_init(uint64_t *at, unsigned n)
 {
-    const barrier b = {(uint16_t)n, (uint16_t)n, 0, 0};
+    const barrier b = {(uint16_t)n, (uint16_t)n, 0};
     const bool fits = n > 0 && n < NO_BARRIER && (dh_host_shared_address(at) & 7) == 0;
     DH_CHECK(fits, "a barrier of %u arrivals", n);
     memcpy(at, &b, sizeof b);
@@ -280,7 +279,7 @@ void dh_host_barrier_arrive(uint64_t *at, unsigned n_bytes)
     barrier b = barrier_at(at);
     DH_CHECK(b.left > 0, "more threads arrive at a barrier than it was made for: %u", b.n);
     b.left--;
-    b.bytes += (int32_t)n_bytes;
+    b.twice += 2 * (int32_t)n_bytes;
     put_barrier(at, b);
 }
 
@@ -347,7 +346,7 @@ bool dh_host_end_a_copy(uint64_t drawn)
                 copy_row(c, at, row);
             }
     barrier b = barrier_at(c.barrier);
-    b.bytes -= (int32_t)(row * ROW_BYTES);
+    b.twice -= 2 * (int32_t)(row * ROW_BYTES);
     put_barrier(c.barrier, b);
     return true;
 }
