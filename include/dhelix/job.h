@@ -189,13 +189,13 @@ typedef struct dh_job {
     bool sequence_parallel;         /* parallel.sequence: SP with TP */
     dh_cp_linear cp_linear;         /* parallel.cp_linear: how states of linear attention travel */
     dh_cp_grad_dtype cp_grad_dtype; /* parallel.cp_grad_dtype: of keys' and values' gradients */
-    dh_tp_rows expert_rows;         /* parallel.expert_rows: what tp ranks send of them to experts */
-    int64_t expert_tp;              /* parallel.expert_tp: ranks that share an expert; 0: tp */
-    int64_t zero;                   /* parallel.zero: what data-parallel ranks share out */
-    int64_t prefetch;               /* parallel.prefetch: blocks gathered ahead with zero 3 */
-    int64_t reshard;                /* parallel.reshard_after_forward, with zero 3: DH_RESHARD_* */
-    dh_regather_by regather;        /* parallel.regather: how often they are, with zero 3 */
-    dh_param_gather gather;         /* parallel.gather: when parameters are, with zero 1 and 2 */
+    dh_tp_rows expert_rows;  /* parallel.expert_rows: what tp ranks send of a row of experts */
+    int64_t expert_tp;       /* parallel.expert_tp: ranks that share an expert; 0: tp */
+    int64_t zero;            /* parallel.zero: what data-parallel ranks share out */
+    int64_t prefetch;        /* parallel.prefetch: blocks gathered ahead with zero 3 */
+    int64_t reshard;         /* parallel.reshard_after_forward, with zero 3: DH_RESHARD_* */
+    dh_regather_by regather; /* parallel.regather: how often they are, with zero 3 */
+    dh_param_gather gather;  /* parallel.gather: when parameters are, with zero 1 and 2 */
     dh_gradient_sync gradient_sync; /* parallel.gradient_sync: when gradients are, with zero 2, 3 */
     dh_grad_dtype grad_dtype;       /* parallel.grad_dtype: type in which gradients are reduced */
     double bucket_mb;               /* parallel.bucket_mb: gradient bucket size; 0: auto */

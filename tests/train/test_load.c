@@ -123,7 +123,8 @@ static dh_graph *layer_of(dh_ctx *ctx, const dh_mesh *mesh)
     const dh_build build = {
         .model = &model, .mode = DH_MODE_TRAIN, .batch = 1, .seq = 64, .loss_scale = 1};
     assert_ok(ctx, dh_graph_build(ctx, &build, DH_BLOCK_LAYER, &graph));
-    assert_ok(ctx, dh_pass_expert_parallel(ctx, graph, (dh_shard){.tp = 1, .ep = mesh->ep}, 2, NULL));
+    assert_ok(ctx,
+              dh_pass_expert_parallel(ctx, graph, (dh_shard){.tp = 1, .ep = mesh->ep}, 2, NULL));
     assert_ok(ctx, dh_graph_differentiate(ctx, graph));
     return graph;
 }
