@@ -155,7 +155,7 @@ static void list_slot(const dh_schedule *s, const dh_schedule_timing *timing, in
     }
 }
 
-/* The clock by which programs put transfers between slots (list_events of build.c). */
+/* The clock by which programs put transfers between slots (plan/step_events.h). */
 static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
 {
     dh_schedule_timing timing;

@@ -62,7 +62,7 @@ typedef struct tune_timetable {
     tune_stage *types;           /* [n_types] */
     int32_t *type_of;            /* [n_stages] */
     tune_class *classes;
-    tune_slot *slots; /* and transfers, in the order all ranks share (build.c of program) */
+    tune_slot *slots; /* and transfers, in the order all ranks share (step_events.h) */
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t *last; /* [n_copies][n_stages]: slot after which the stage's gradients are complete */
