@@ -39,7 +39,7 @@ typedef struct dh_dims_field {
     const dh_name_set *names; /* of both kinds of names */
 } dh_dims_field;
 
-enum { DH_N_DIMS_FIELD = 60 };
+enum { DH_N_DIMS_FIELD = 65 };
 extern const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD];
 
 /* The six tensors by which a block joins its neighbours. */
