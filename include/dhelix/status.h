@@ -78,6 +78,17 @@ DH_API dh_status dh_fail(dh_ctx *ctx, dh_status status, const char *fmt, ...)
 #define dh_fail(ctx, code, ...) (dh_fail((ctx), (code), __VA_ARGS__), (code))
 #endif
 
+/* Record that memory could not be had, with what is free for this process. Every allocation that
+ * fails ends here, and callers hand DH_ENOMEM on. */
+DH_API dh_status dh_no_memory(dh_ctx *ctx);
+/* The same, while something is done: dh_no_memory_while(ctx, "reading %s", path). */
+DH_API dh_status dh_no_memory_while(dh_ctx *ctx, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+#ifdef __clang_analyzer__
+#define dh_no_memory(ctx) (dh_no_memory(ctx), DH_ENOMEM)
+#define dh_no_memory_while(...) (dh_no_memory_while(__VA_ARGS__), DH_ENOMEM)
+#endif
+
 /* Put "while <text>: " in front of the recorded message; returns ctx->status,
  * so that `return dh_ctx_while(ctx, "reading %s", path);` reads well. */
 DH_API dh_status dh_ctx_while(dh_ctx *ctx, const char *fmt, ...)

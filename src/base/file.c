@@ -54,7 +54,7 @@ dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **t
         st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %zu allowed", path,
                      map.n_bytes, max_bytes);
     else if (!(copy = malloc(map.n_bytes + 1)))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+        st = dh_no_memory_while(ctx, "reading %s", path);
     else if (!dh_copy_mapped(copy, map.at, map.n_bytes))
         st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                      path);
@@ -91,7 +91,7 @@ static char *parent_of(const char *path)
 dh_status dh_parent_sync(dh_ctx *ctx, const char *path)
 {
     char *parent = parent_of(path);
-    if (!parent) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    if (!parent) return dh_no_memory_while(ctx, "writing %s", path);
     const dh_status st = dh_dir_sync(ctx, parent);
     free(parent);
     return st;
@@ -121,7 +121,7 @@ static dh_status create_one(dh_ctx *ctx, const char *path)
 dh_status dh_dir_create(dh_ctx *ctx, const char *path)
 {
     char *copy = strdup(path);
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory creating %s", path);
+    if (!copy) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     for (char *p = copy + 1; st == DH_OK; p++) {
         if (*p != '/' && *p != '\0') continue;
@@ -151,8 +151,7 @@ dh_status dh_dir_remove(dh_ctx *ctx, const char *path)
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         dh_str sub = DH_STR_INIT;
         dh_str_printf(&sub, "%s/%s", path, e->d_name);
-        st = sub.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory removing %s", path)
-                        : dh_dir_remove(ctx, sub.text);
+        st = sub.failed ? dh_no_memory(ctx) : dh_dir_remove(ctx, sub.text);
         dh_str_fini(&sub);
     }
     closedir(dir);

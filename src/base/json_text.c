@@ -195,7 +195,7 @@ static dh_status read_once(dh_ctx *ctx, const char *text, size_t n_bytes, size_t
     if (dh_json_is_whole()) return DH_OK;
     json_decref(*document);
     *document = NULL;
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+    return dh_no_memory(ctx);
 }
 
 /* jansson's integers are long long; JSON's may be of any size. */
@@ -207,7 +207,7 @@ static dh_status read_numbers(dh_ctx *ctx, const char *text, size_t n_bytes, siz
     if (st == DH_OK && !*document && json_error_code(why) == json_error_numeric_overflow)
         as_reals(text, n_bytes, &copy);
     if (copy.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+        st = dh_no_memory(ctx);
     else if (copy.len > n_bytes)
         st = read_once(ctx, copy.text, copy.len, flags, why, document);
     dh_str_fini(&copy);
@@ -315,7 +315,7 @@ static dh_status read_nul_keys(dh_ctx *ctx, const char *text, size_t n_bytes, si
     if (mark == N_MARKS) return DH_OK; /* it stays refused */
     dh_str copy = DH_STR_INIT, shown = DH_STR_INIT;
     dh_str_append(&copy, text, n_bytes);
-    dh_status st = copy.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON") : DH_OK;
+    dh_status st = copy.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK) {
         hide_nul(copy.text, n_bytes, mark);
         st = read_numbers(ctx, copy.text, n_bytes, flags, why, document);
@@ -324,7 +324,7 @@ static dh_status read_nul_keys(dh_ctx *ctx, const char *text, size_t n_bytes, si
     if (!dh_json_is_whole() || shown.failed) {
         json_decref(*document);
         *document = NULL;
-        if (st == DH_OK) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading JSON");
+        if (st == DH_OK) st = dh_no_memory(ctx);
     }
     dh_str_fini(&copy);
     dh_str_fini(&shown);
@@ -420,8 +420,7 @@ dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char *
         json_t *again = NULL;
         free(out);
         out = dh_json_text(json_incref(document), flags | JSON_REAL_PRECISION(digits));
-        st = out ? dh_json_read(ctx, out, strlen(out), 0, NULL, &again)
-                 : dh_fail(ctx, DH_ENOMEM, "out of memory printing JSON");
+        st = out ? dh_json_read(ctx, out, strlen(out), 0, NULL, &again) : dh_no_memory(ctx);
         exact = json_equal(document, again);
         json_decref(again);
     }
@@ -439,5 +438,5 @@ dh_status dh_json_append(dh_ctx *ctx, json_t *document, dh_str *out)
     if (text) dh_str_append(out, text, strlen(text));
     const bool failed = !text || out->failed;
     free(text);
-    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing JSON") : DH_OK;
+    return failed ? dh_no_memory(ctx) : DH_OK;
 }

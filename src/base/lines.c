@@ -26,7 +26,7 @@ dh_status dh_lines_open(dh_ctx *ctx, const char *path, dh_lines *lines)
     *lines = (dh_lines){.fd = fd, .path = path, .buffer = malloc(DH_LINE_MAX_BYTES)};
     if (lines->buffer) return DH_OK;
     dh_lines_close(lines);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    return dh_no_memory_while(ctx, "reading %s", path);
 }
 
 /* More behind what is there, which moves to the front. */

@@ -1,4 +1,5 @@
 /* Status names and the error context. */
+#include "base/memory.h"
 #include "base/printable.h"
 
 #include <errno.h>
@@ -46,6 +47,31 @@ dh_status(dh_fail)(dh_ctx *ctx, dh_status status, const char *fmt, ...)
     dh_vmessage(ctx->message, sizeof ctx->message, fmt, args);
     va_end(args);
     return status;
+}
+
+static dh_status no_memory(dh_ctx *ctx, const char *doing)
+{
+    char left[32];
+    const double available = dh_memory_available();
+    const char *space = *doing ? " " : "";
+    if (available == 0) return dh_fail(ctx, DH_ENOMEM, "out of memory%s%s", space, doing);
+    return dh_fail(ctx, DH_ENOMEM, "out of memory%s%s: %s are free", space, doing,
+                   dh_format_bytes(left, sizeof left, available));
+}
+
+dh_status(dh_no_memory)(dh_ctx *ctx)
+{
+    return no_memory(ctx, "");
+}
+
+dh_status(dh_no_memory_while)(dh_ctx *ctx, const char *fmt, ...)
+{
+    char doing[DH_CTX_MESSAGE_BYTES / 2];
+    va_list args;
+    va_start(args, fmt);
+    dh_vmessage(doing, sizeof doing, fmt, args);
+    va_end(args);
+    return no_memory(ctx, doing);
 }
 
 dh_status(dh_ctx_while)(dh_ctx *ctx, const char *fmt, ...)

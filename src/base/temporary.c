@@ -103,7 +103,7 @@ static dh_status create(dh_ctx *ctx, const char *stem, bool is_dir, dh_temporary
         *t = (dh_temporary){path.text, fd};
         return DH_OK;
     }
-    const dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", stem)
+    const dh_status st = path.failed ? dh_no_memory_while(ctx, "writing %s", stem)
                                      : dh_fail(ctx, dh_status_of_errno(errno),
                                                "cannot create %s: %s", path.text, strerror(errno));
     dh_str_fini(&path);

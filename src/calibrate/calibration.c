@@ -50,11 +50,6 @@ static const struct {
 };
 enum { N_CONSTANTS = DH_COUNTOF(constants) };
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory fitting a cluster");
-}
-
 /* ---- predictions ---------------------------------------------------------------------------- */
 
 static double predict(const dh_cluster *c, const dh_measured_row *row)
@@ -278,7 +273,7 @@ static dh_status note_ties(dh_ctx *ctx, dh_calibration *f)
          "several nodes tells them apart"}};
     for (size_t i = 0; i < DH_COUNTOF(notes); i++)
         if (tie_of(f, notes[i].key) && !dh_vec_push(&f->measured->notes, notes[i].text))
-            return no_memory(ctx);
+            return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -412,7 +407,7 @@ static dh_status fit_stage(dh_ctx *ctx, dh_calibration *f, unsigned stage)
     bool improved = true;
     stage_fit s = {.f = f, .rows = DH_NEW_N(f->arena, size_t, f->measured->rows.n + 1)};
     search at = {.rms = INFINITY};
-    if (!s.rows) return no_memory(ctx);
+    if (!s.rows) return dh_no_memory(ctx);
     list_stage(f, stage, &s);
     if (s.n == 0) return DH_OK;
     for (size_t k = 0; k < s.n; k++) {
@@ -558,7 +553,7 @@ static dh_status note_worse(dh_ctx *ctx, dh_calibration *f)
             "%s: predictions are further off than before, %.1f %% in place of %.1f %%; other rows "
             "of these constants got nearer",
             g->name, 100 * mean, 100 * g->base.mean);
-        if (!note || !dh_vec_push(&f->measured->notes, note)) return no_memory(ctx);
+        if (!note || !dh_vec_push(&f->measured->notes, note)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -604,7 +599,7 @@ static dh_status weigh_products(dh_ctx *ctx, dh_calibration *f)
     const char *note = dh_arena_printf(
         m->arena, "%zu float32 products left out that are faster than the device's peak: tf32",
         n_out);
-    return !n_out || (note && dh_vec_push(&m->notes, note)) ? DH_OK : no_memory(ctx);
+    return !n_out || (note && dh_vec_push(&m->notes, note)) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -664,11 +659,11 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
 {
     *fit = (dh_calibration){
         .arena = dh_arena_create(), .cluster = *base, .base = base, .measured = measured};
-    if (!fit->arena) return no_memory(ctx);
+    if (!fit->arena) return dh_no_memory(ctx);
     fit->n_constants = N_CONSTANTS;
     fit->constants = DH_NEW_N(fit->arena, dh_calibration_constant, N_CONSTANTS);
     fit->groups = DH_NEW_N(fit->arena, dh_calibration_group, measured->rows.n + 1);
-    if (!fit->constants || !fit->groups) return no_memory(ctx);
+    if (!fit->constants || !fit->groups) return dh_no_memory(ctx);
     DH_TRY(check_any(ctx, measured));
     DH_TRY(check_devices(ctx, fit, devices));
     DH_TRY(place_rows(ctx, &fit->cluster, measured));

@@ -34,7 +34,7 @@ const char *dh_measured_text(dh_measured_kind kind)
 dh_status dh_measured_init(dh_ctx *ctx, int64_t node_devices, dh_measured *measured)
 {
     *measured = (dh_measured){.arena = dh_arena_create(), .node_devices = node_devices};
-    return measured->arena ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading measurements");
+    return measured->arena ? DH_OK : dh_no_memory(ctx);
 }
 
 void dh_measured_fini(dh_measured *measured)
@@ -48,7 +48,7 @@ void dh_measured_fini(dh_measured *measured)
 
 dh_status measured_no_memory(const measured_file *file)
 {
-    return dh_fail(file->ctx, DH_ENOMEM, "out of memory reading %s", file->path);
+    return dh_no_memory_while(file->ctx, "reading %s", file->path);
 }
 
 dh_status measured_note(const measured_file *file, const char *fmt, ...)
@@ -261,7 +261,7 @@ static dh_status read_whole(dh_ctx *ctx, const char *path, char **text, size_t *
         st = dh_fail(ctx, DH_EINVAL, "%s has %zu bytes, more than the %d allowed", path, n,
                      MAX_FILE_BYTES);
     else if (!(*text = malloc(n + 1)))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+        st = dh_no_memory_while(ctx, "reading %s", path);
     else if (n && !dh_copy_mapped(*text, file.map.at, n))
         st = dh_fail(ctx, DH_EIO, "%s was cut short by another program while it was being read",
                      path);
@@ -345,7 +345,7 @@ dh_status dh_measured_read(dh_ctx *ctx, const char *path, dh_measured *measured)
     char *text = NULL; /* also where reading fails */
     const size_t before = measured->rows.n;
     measured_file f = {.ctx = ctx, .m = measured, .path = dh_arena_strdup(measured->arena, path)};
-    if (!f.path) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    if (!f.path) return dh_no_memory_while(ctx, "reading %s", path);
     dh_status st = read_whole(ctx, path, &text, &f.n_bytes);
     f.text = text;
     if (st == DH_OK) st = read_text(&f);

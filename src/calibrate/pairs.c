@@ -103,7 +103,7 @@ static void add_oef(dh_calibration *f, int a, int b, double *values)
 dh_status dh_calibration_find_oefs(dh_ctx *ctx, dh_calibration *f)
 {
     double *values = DH_NEW_N(f->arena, double, f->measured->pairs.n + 1);
-    if (!values) return dh_fail(ctx, DH_ENOMEM, "out of memory fitting a cluster");
+    if (!values) return dh_no_memory(ctx);
     for (int a = 0; a < DH_N_CLUSTER_CLASS; a++)
         for (int b = a; b < DH_N_CLUSTER_CLASS; b++) add_oef(f, a, b, values);
     return DH_OK;

@@ -17,11 +17,6 @@ typedef struct matching {
     bool *used_kernels, *used_rows; /* by kernel, by row */
 } matching;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory matching traces");
-}
-
 /* ---- what an operator computes -------------------------------------------------------------- */
 
 /* A product is as long as its transpose; keys may be repeated for every head of queries. */
@@ -180,10 +175,10 @@ static dh_status leave(matching *m, const dh_probe_class *cls, const char *why)
 {
     dh_traced *t = m->traced;
     const char *text = dh_arena_printf(t->arena, "%s: %s", cls->label, why);
-    if (!text) return no_memory(m->ctx);
+    if (!text) return dh_no_memory(m->ctx);
     for (size_t i = 0; i < t->operators.n; i++)
         if (strcmp(t->operators.at[i], text) == 0) return DH_OK;
-    return dh_vec_push(&t->operators, text) ? DH_OK : no_memory(m->ctx);
+    return dh_vec_push(&t->operators, text) ? DH_OK : dh_no_memory(m->ctx);
 }
 
 static dh_status add_class(matching *m, const dh_program *p, const dh_probe_class *cls)
@@ -277,14 +272,14 @@ static dh_status list_rest(matching *m)
     for (size_t i = 0; i < m->measured.kernels.n; i++) {
         if (m->used_kernels[i] || m->measured.kernels.at[i].kind > DH_KERNEL_NORM) continue;
         const char *text = kernel_text(t->arena, &m->measured.kernels.at[i]);
-        if (!text || !dh_vec_push(&t->measurements, text)) return no_memory(m->ctx);
+        if (!text || !dh_vec_push(&t->measurements, text)) return dh_no_memory(m->ctx);
     }
     for (size_t i = 0; i < m->measured.rows.n; i++) {
         const dh_measured_row *row = &m->measured.rows.at[i];
         if (m->used_rows[i] || !dh_measured_is_call(row))
             continue; /* kernels have their own list */
         const char *text = call_text(t->arena, row);
-        if (!text || !dh_vec_push(&t->measurements, text)) return no_memory(m->ctx);
+        if (!text || !dh_vec_push(&t->measurements, text)) return dh_no_memory(m->ctx);
     }
     return DH_OK;
 }
@@ -309,7 +304,7 @@ static dh_status read_files(matching *m, const char *const *files, size_t n_file
     for (size_t i = 0; i < n_files; i++) DH_TRY(dh_measured_read(m->ctx, files[i], &m->measured));
     m->used_kernels = calloc(m->measured.kernels.n + 1, sizeof *m->used_kernels);
     m->used_rows = calloc(m->measured.rows.n + 1, sizeof *m->used_rows);
-    return m->used_kernels && m->used_rows ? DH_OK : no_memory(m->ctx);
+    return m->used_kernels && m->used_rows ? DH_OK : dh_no_memory(m->ctx);
 }
 
 static dh_status match_job(matching *m, const dh_job *job, const char *const *files, size_t n_files)
@@ -340,7 +335,7 @@ dh_status dh_profile_from_traces(dh_ctx *ctx, const dh_job *job, const char *con
     *traced = (dh_traced){.arena = dh_arena_create()};
     matching m = {.ctx = ctx, .traced = traced};
     dh_job known = *job;
-    if (!traced->arena) return no_memory(ctx);
+    if (!traced->arena) return dh_no_memory(ctx);
     DH_TRY(dh_job_vocab(ctx, job, NULL, &known.model.vocab));
     return match_job(&m, &known, files, n_files);
 }

@@ -103,5 +103,5 @@ dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *f, const char 
     for (size_t i = 0; i < f->n_constants; i++)
         if (is_new(&f->constants[i])) print_section(f, i, out);
     print_oefs(f, out);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a cluster file") : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }

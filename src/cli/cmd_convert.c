@@ -60,8 +60,7 @@ static dh_status add_biases(dh_ctx *ctx, const dh_model *model, dh_tensor_shapes
     dh_status st = dh_model_tensors(ctx, &biased, "", &all);
     const size_t n = list->n;
     for (size_t i = 0; st == DH_OK && i < all.n; i++)
-        if (!has(list, n, all.at[i].name) && !dh_vec_push(list, all.at[i]))
-            st = dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+        if (!has(list, n, all.at[i].name) && !dh_vec_push(list, all.at[i])) st = dh_no_memory(ctx);
     dh_vec_fini(&all);
     return st;
 }
@@ -87,13 +86,13 @@ static dh_status declare(dh_ctx *ctx, dh_arena *names, const dh_model *model, co
                          dh_export_tensor **list)
 {
     *list = DH_NEW_N(names, dh_export_tensor, w->shapes.n);
-    if (!*list) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    if (!*list) return dh_no_memory(ctx);
     for (size_t i = 0; i < w->shapes.n; i++) {
         const dh_tensor_shape *shape = &w->shapes.at[i];
         dh_export_tensor *t = &(*list)[i];
         *t = (dh_export_tensor){.name = outer_name(names, model, shape->name), .ndim = shape->ndim};
         memcpy(t->shape, shape->shape, sizeof t->shape);
-        if (!t->name) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+        if (!t->name) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -165,7 +164,7 @@ static dh_status export(dh_ctx *ctx, const dh_cli *cli, const convert_args *a,
                                    .replaces = dh_model_owns_file};
     dh_export_tensor *list;
     dh_arena *names = dh_arena_create();
-    if (!names) return dh_fail(ctx, DH_ENOMEM, "out of memory listing tensors");
+    if (!names) return dh_no_memory(ctx);
     dh_status st = declare(ctx, names, &found->model, w, &list);
     if (st == DH_OK) {
         source s = {.found = found, .list = list, .n_stored = w->n_stored};

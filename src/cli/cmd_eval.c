@@ -99,7 +99,7 @@ static dh_status count_bytes(dh_ctx *ctx, const dh_dataset *ds, const dh_tokeniz
 {
     enum { PART = 1 << 16 };
     int32_t *ids = malloc(PART * sizeof *ids);
-    if (!ids) return dh_fail(ctx, DH_ENOMEM, "out of memory reading tokens");
+    if (!ids) return dh_no_memory(ctx);
     dh_str text = DH_STR_INIT;
     dh_status st = DH_OK;
     for (int64_t at = 0; st == DH_OK && at < r->tokens; at += PART) {

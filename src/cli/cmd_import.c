@@ -128,7 +128,7 @@ static dh_status answer(dh_ctx *ctx, const dh_cli *cli, const import_args *a,
 {
     dh_str text = DH_STR_INIT;
     dh_imported_print(imported, &text);
-    dh_status st = text.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing a job") : DH_OK;
+    dh_status st = text.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && a->write) st = dh_file_write_atomic(ctx, a->write, text.text, text.len);
     if (st == DH_OK && cli->json)
         st = print_json(ctx, imported);

@@ -66,11 +66,6 @@ typedef struct starts {
     char program[PATH_MAX];
 } starts;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks");
-}
-
 static bool add(words *w, const char *word)
 {
     return word && dh_vec_push(w, word);
@@ -125,7 +120,7 @@ static dh_status make_command(dh_ctx *ctx, const starts *s, words *w)
     if (cli->log_level >= 0)
         ok = ok && add(w, "--log-level") && add(w, dh_cli_level_names[cli->log_level]);
     const char *end = NULL;
-    return ok && dh_vec_push(w, end) ? DH_OK : no_memory(ctx);
+    return ok && dh_vec_push(w, end) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- one start ---------------------------------------------------------------------------------

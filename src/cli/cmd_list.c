@@ -476,7 +476,7 @@ static dh_status print_table(dh_ctx *ctx, json_t *rows)
     json_decref(rows);
     if (dh_json_is_whole()) return dh_cli_print_str(ctx, &out);
     dh_str_fini(&out);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory listing");
+    return dh_no_memory(ctx);
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
@@ -508,7 +508,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
         make = list->make;
     }
     json_t *rows = make();
-    if (!rows) return dh_fail(ctx, DH_ENOMEM, "out of memory making a list");
+    if (!rows) return dh_no_memory(ctx);
     return cli->json ? dh_cli_print_json(ctx, rows) : print_table(ctx, rows);
 }
 

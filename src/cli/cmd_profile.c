@@ -256,7 +256,7 @@ static dh_status store(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, co
     dh_str path = DH_STR_INIT;
     if (a->out) dh_str_printf(&path, "%s", a->out);
     dh_status st = a->out ? DH_OK : dh_profile_place(ctx, job, profile, &path);
-    if (st == DH_OK && path.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (st == DH_OK && path.failed) st = dh_no_memory(ctx);
     if (st == DH_OK) st = dh_profile_store(ctx, profile, path.text);
     if (st == DH_OK && cli->json) st = print_json(ctx, profile, traced, path.text, seconds);
     if (st == DH_OK && !cli->json && !cli->quiet)

@@ -87,8 +87,8 @@ static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args 
         dh_str_printf(&path, "%s", a->out);
     else
         dh_str_printf(&path, "%s/report.html", cli->args.n == 1 ? runs[0] : ".");
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a report")
-                               : dh_report_write(ctx, runs, cli->args.n, &how, path.text);
+    dh_status st =
+        path.failed ? dh_no_memory(ctx) : dh_report_write(ctx, runs, cli->args.n, &how, path.text);
     if (st == DH_OK) st = say(ctx, cli, path.text);
     dh_str_fini(&path);
     return st;
@@ -125,16 +125,16 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (a->traces) return join_traces(ctx, cli, a);
     const char *runs[DH_REPORT_MAX_RUNS];
     dh_arena *names = dh_arena_create();
-    dh_status st = names ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+    dh_status st = names ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < cli->args.n; i++) {
         const char *word = cli->args.at[i];
         runs[i] = dh_arena_printf(names, "%.*s", trimmed(word), word);
-        if (!runs[i]) st = dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+        if (!runs[i]) st = dh_no_memory(ctx);
     }
     report_args own = *a;
     if (st == DH_OK && a->baseline &&
         !(own.baseline = dh_arena_printf(names, "%.*s", trimmed(a->baseline), a->baseline)))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing a report");
+        st = dh_no_memory(ctx);
     if (st == DH_OK) st = write_report(ctx, cli, &own, runs);
     dh_arena_destroy(names);
     return st;

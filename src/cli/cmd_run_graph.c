@@ -244,7 +244,7 @@ static dh_status finish(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *a,
 {
     bool fits = true;
     compared *list = calloc(run->ios.n + 1, sizeof *list);
-    if (!list) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing");
+    if (!list) return dh_no_memory(ctx);
     dh_status st = a->out ? dh_graph_run_write(ctx, run, a->out) : DH_OK;
     if (st == DH_OK && expected) st = compare(ctx, a, run, expected, list, &fits);
     if (st == DH_OK) st = tell(ctx, cli, run, expected ? list : NULL);
@@ -308,7 +308,7 @@ static dh_status run_text(dh_ctx *ctx, const dh_cli *cli, const run_graph_args *
     dh_cluster *cluster = NULL;
     const dh_costs *costs = NULL;
     dh_arena *arena = dh_arena_create();
-    dh_status st = arena ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for costs");
+    dh_status st = arena ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     if (st == DH_OK && cluster) st = dh_cluster_costs(ctx, arena, cluster, &costs);
     if (st == DH_OK) st = run_files(ctx, cli, a, job, text, costs);

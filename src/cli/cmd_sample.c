@@ -131,14 +131,14 @@ static dh_status read_stdin(dh_ctx *ctx, dh_str *text)
     if (ferror(stdin))
         return dh_fail(ctx, DH_EIO, "cannot read the prompt from standard input: %s",
                        strerror(errno));
-    return text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading the prompt") : DH_OK;
+    return text->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status read_prompt(dh_ctx *ctx, const sample_args *a, dh_str *text)
 {
     if (a->prompt && strcmp(a->prompt, "-") == 0) return read_stdin(ctx, text);
     if (a->prompt) dh_str_append(text, a->prompt, strlen(a->prompt));
-    return text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading the prompt") : DH_OK;
+    return text->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- the text ------------------------------------------------------------------------------- */
@@ -156,7 +156,7 @@ static dh_status collect(dh_ctx *ctx, void *self, const char *bytes, size_t n_by
 {
     dh_str *text = self;
     dh_str_append(text, bytes, n_bytes);
-    return text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory collecting the text") : DH_OK;
+    return text->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static const char *const end_names[] = {[DH_GENERATE_LENGTH] = "length",

@@ -174,8 +174,7 @@ static dh_status add_ranks(dh_ctx *ctx, dh_cli *cli, const dh_cli_list *texts, b
         rank.rank = who.node;
         for (int e = 0; e < DH_N_ENGINE; e++)
             if (link == dh_engine_is_link((dh_engine)e)) rank.factor[e] = who.factor;
-        if (!dh_vec_push(&slow->ranks, rank))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+        if (!dh_vec_push(&slow->ranks, rank)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -187,8 +186,7 @@ static dh_status list_slow(dh_ctx *ctx, dh_cli *cli, const simulate_args *a, slo
     for (size_t i = 0; i < a->slow_nodes.n; i++) {
         dh_slow_node node = {0};
         DH_TRY(parse_slow(ctx, cli, "slow-node", "node", a->slow_nodes.at[i], &node));
-        if (!dh_vec_push(&slow->nodes, node))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory reading options");
+        if (!dh_vec_push(&slow->nodes, node)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -373,7 +371,7 @@ static dh_status resolve_with(dh_ctx *ctx, const dh_cli *cli, const simulate_arg
     const dh_resolve_options how = {.cluster = cluster, .quiet = true};
     dh_cli both = *cli;
     both.set = (dh_cli_list){calloc(cli->set.n + more->n + 1, sizeof *both.set.at), 0};
-    if (!both.set.at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!both.set.at) return dh_no_memory(ctx);
     for (size_t i = 0; i < cli->set.n; i++) both.set.at[both.set.n++] = cli->set.at[i];
     for (size_t i = 0; i < more->n; i++) both.set.at[both.set.n++] = more->at[i];
     dh_status st = dh_cli_overrides_init(ctx, &both, a->ranks, &overrides);

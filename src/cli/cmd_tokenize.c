@@ -80,7 +80,7 @@ static dh_status read_stdin(dh_ctx *ctx, dh_str *text)
     while ((n = fread(part, 1, sizeof part, stdin)) > 0) dh_str_append(text, part, n);
     if (ferror(stdin))
         return dh_fail(ctx, DH_EIO, "cannot read standard input: %s", strerror(errno));
-    return text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading standard input") : DH_OK;
+    return text->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status open_tokenizer(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
@@ -98,7 +98,7 @@ static dh_status chars_path(dh_ctx *ctx, const tokenize_args *a, dh_str *path)
 {
     if (!a->output || !a->tokenizer || strcmp(a->tokenizer, "chars") != 0) return DH_OK;
     dh_str_printf(path, "%s.chars.json", a->output);
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return path->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status save_chars(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok)
@@ -164,7 +164,7 @@ static dh_status each_part(dh_ctx *ctx, const dh_dataset *ds, ids_sink sink, voi
 {
     int64_t total = dh_dataset_tokens(ds);
     int32_t *ids = malloc(READ_TOKENS * sizeof *ids);
-    if (!ids) return dh_fail(ctx, DH_ENOMEM, "out of memory reading tokens");
+    if (!ids) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     for (int64_t at = 0; st == DH_OK && at < total; at += READ_TOKENS) {
         int64_t n = DH_MIN(total - at, READ_TOKENS);
@@ -263,8 +263,7 @@ static dh_status parse_ids(dh_ctx *ctx, char *text, dh_ids *ids)
         int64_t id;
         if (!dh_parse_i64(word, &id) || id < 0 || id > INT32_MAX)
             return dh_fail(ctx, DH_EINVAL, "\"%.40s\" is not a token id: give whole numbers", word);
-        if (!dh_vec_push(ids, (int32_t)id))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory reading ids");
+        if (!dh_vec_push(ids, (int32_t)id)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }

@@ -138,7 +138,7 @@ static dh_status load_given(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, 
     snprintf(ranks, sizeof ranks, "ranks=%lld", (long long)a->devices);
     all[1] = ranks;
     const char **overrides = calloc(n + 2, sizeof *overrides);
-    if (!overrides) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!overrides) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) overrides[i] = cli->set.at[i];
     memcpy(overrides + n, all, sizeof all);
     const dh_status st = dh_job_load(ctx, cli->args.at[0], overrides, n + 2, job);
@@ -198,7 +198,7 @@ static dh_status write_job(dh_ctx *ctx, const char *path, const dh_job *job, con
     dh_str_printf(&out, "# %s\n%s", line->text ? line->text : "", text);
     free(text);
     const dh_status st = out.failed || line->failed
-                             ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file")
+                             ? dh_no_memory(ctx)
                              : dh_file_write_atomic(ctx, path, out.text, out.len);
     dh_str_fini(&out);
     return st;
@@ -226,7 +226,7 @@ static dh_status write_best(dh_ctx *ctx, const char *path, const dh_tuned *tuned
     const dh_tune_row *best = &t->rows[0];
     DH_TRY(dh_tune_apply(ctx, &best->config, job));
     drop_split(job);
-    if (!job->layer_split) return dh_fail(ctx, DH_ENOMEM, "out of memory writing a job file");
+    if (!job->layer_split) return dh_no_memory(ctx);
     dh_format_ns(step, sizeof step,
                  best->simulated_ns > 0 ? (double)best->simulated_ns : best->step_ns);
     dh_str_printf(&line, "dhelix tune, %lld devices, %s: %s a step %s", (long long)tuned->devices,
@@ -320,7 +320,7 @@ static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh
     const size_t n = cli->set.n;
     if (!a->lengths) return dh_tune_load(ctx, cli->args.at[0], cli->set.at, n, job, fixed);
     const char **all = calloc(n + 2, sizeof *all);
-    if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!all) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) all[i] = cli->set.at[i];
     all[n] = "data.packing=pack";
     all[n + 1] = "switch.groups=";

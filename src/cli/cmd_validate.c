@@ -316,7 +316,7 @@ static void show(output *o, const dh_validation *v)
 
 static dh_status write_text(dh_ctx *ctx, const char *path, const dh_str *text)
 {
-    if (text->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory drawing %s", path);
+    if (text->failed) return dh_no_memory_while(ctx, "drawing %s", path);
     return dh_file_write_atomic(ctx, path, text->text, text->len);
 }
 
@@ -327,8 +327,7 @@ static dh_status draw(dh_ctx *ctx, output *o, const dh_validation *v)
     if (!o->svg) return DH_OK;
     dh_str_printf(&path, "%s/%s.svg", o->svg, v->table->name);
     dh_validation_draw(v, &picture);
-    const dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory drawing")
-                                     : write_text(ctx, path.text, &picture);
+    const dh_status st = path.failed ? dh_no_memory(ctx) : write_text(ctx, path.text, &picture);
     dh_str_fini(&path);
     dh_str_fini(&picture);
     return st;
@@ -408,8 +407,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                 .json = json_array(),
                 .svg = a->svg,
                 .html = a->html};
-    dh_status st =
-        o.steps ? show_and_draw(ctx, &o) : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    dh_status st = o.steps ? show_and_draw(ctx, &o) : dh_no_memory(ctx);
     dh_validation_steps_destroy(o.steps);
     dh_str_fini(&o.page);
     if (st == DH_OK && cli->json) {

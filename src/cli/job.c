@@ -10,7 +10,7 @@ dh_status dh_cli_overrides_init(dh_ctx *ctx, const dh_cli *cli, int64_t ranks,
 {
     const size_t n = cli->set.n;
     *overrides = (dh_cli_overrides){.at = calloc(n + 1, sizeof *overrides->at), .n = n};
-    if (!overrides->at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!overrides->at) return dh_no_memory(ctx);
     if (n > 0) memcpy(overrides->at, cli->set.at, n * sizeof *overrides->at);
     snprintf(overrides->ranks, sizeof overrides->ranks, "ranks=%lld", (long long)ranks);
     if (ranks > 0) overrides->at[overrides->n++] = overrides->ranks;

@@ -59,7 +59,7 @@ static dh_status run_command(dh_ctx *ctx, dh_cli *cli, int argc, char **argv)
 {
     const dh_command *c = cli->command;
     void *args = calloc(1, c->args_bytes + 1);
-    if (!args) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!args) return dh_no_memory(ctx);
     if (c->defaults) memcpy(args, c->defaults, c->args_bytes);
     dh_status st = dh_cli_parse(ctx, cli, argc, argv, args);
     if (st == DH_OK && cli->log_level >= 0) dh_log_set_level((dh_log_level)cli->log_level);

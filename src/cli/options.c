@@ -103,7 +103,7 @@ static dh_status unknown_option(dh_ctx *ctx, dh_cli *cli, void *args, const char
 static dh_status push(dh_ctx *ctx, dh_cli_list *list, const char *text)
 {
     const char **at = realloc(list->at, (list->n + 1) * sizeof *at);
-    if (!at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the command line");
+    if (!at) return dh_no_memory(ctx);
     list->at = at;
     list->at[list->n++] = text;
     return DH_OK;

@@ -65,8 +65,7 @@ void dh_cli_paragraph(dh_str *out, dh_str *text, int indent)
 dh_status dh_cli_print_str(dh_ctx *ctx, dh_str *text)
 {
     dh_str_printable(text);
-    dh_status st = text->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the output")
-                                : dh_cli_print(ctx, text->text, text->len);
+    dh_status st = text->failed ? dh_no_memory(ctx) : dh_cli_print(ctx, text->text, text->len);
     dh_str_fini(text);
     return st;
 }

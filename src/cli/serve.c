@@ -518,7 +518,7 @@ dh_status dh_cli_serve(dh_ctx *ctx, const dh_serving *serving)
         return dh_fail(ctx, DH_EIO, "%s is not a folder: name a run's, which may be empty yet",
                        serving->run);
     server *s = calloc(1, sizeof *s);
-    if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory serving a report");
+    if (!s) return dh_no_memory(ctx);
     s->is = serving;
     s->fd = s->wake[0] = s->wake[1] = -1;
     const volatile sig_atomic_t *stop = dh_cli_catch_signals();

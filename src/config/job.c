@@ -19,7 +19,7 @@ dh_status dh_job_create(dh_ctx *ctx, dh_job **out)
     dh_job *job = calloc(1, sizeof *job);
     if (!job || !(job->arena = dh_arena_create_shared())) {
         dh_job_destroy(job);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory creating a job");
+        return dh_no_memory(ctx);
     }
     size_t n;
     const dh_setting *settings = dh_settings(&n);
@@ -121,7 +121,7 @@ dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *override
     folder_of(path, cwd, &base_dir);
     dh_status st =
         base_dir.failed || !base_dir.text
-            ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+            ? dh_no_memory(ctx)
             : dh_job_parse(ctx, text, n_bytes, path, base_dir.text, overrides, n_overrides, &job);
     if (st == DH_OK) st = dh_job_anchor_paths(ctx, job, cwd);
     if (st == DH_OK) {
@@ -175,7 +175,7 @@ dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *valu
     DH_NEEDS(ctx, value);
     dh_assignments list = {0};
     const char *key_value = dh_arena_printf(job->arena, "%s=%s", key, value);
-    if (!key_value) return dh_fail(ctx, DH_ENOMEM, "out of memory changing a job");
+    if (!key_value) return dh_no_memory(ctx);
     const dh_status st = change(ctx, job, key_value, &list);
     dh_vec_fini(&list);
     return st;
@@ -189,7 +189,7 @@ dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *ou
     const dh_setting *s = dh_setting_find(key);
     if (s) {
         dh_setting_text(job, s, out);
-        return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading a job") : DH_OK;
+        return out->failed ? dh_no_memory(ctx) : DH_OK;
     }
     dh_str hint = DH_STR_INIT;
     dh_setting_suggest(key, &hint);

@@ -41,11 +41,6 @@ char *dh_job_path_from(dh_arena *arena, const char *dir, const char *path)
 
 /* ---- what it is compared with ------------------------------------------------------------ */
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory printing the job");
-}
-
 static dh_status read_model(dh_ctx *ctx, const dh_job *job, bool *is_path, dh_model *model)
 {
     *is_path = false;
@@ -139,7 +134,7 @@ static dh_status prepare(dh_ctx *ctx, const char *dir, printer *p)
     if (!timed && p->job->model_spec && *p->job->model_spec) {
         p->source = p->from_path ? dh_job_path_from(p->copy->arena, dir, p->job->model_spec)
                                  : p->job->model_spec;
-        if (!p->source) return no_memory(ctx);
+        if (!p->source) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -150,12 +145,12 @@ static dh_status print_wanted(dh_ctx *ctx, const char *dir, printer *p)
     size_t n;
     const dh_setting *settings = dh_settings(&n);
     bool *wanted = DH_NEW_N(p->copy->arena, bool, n);
-    if (!wanted) return no_memory(ctx);
+    if (!wanted) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) wanted[i] = is_wanted(p, &settings[i]);
     DH_TRY(dh_job_relate_paths(ctx, p->copy, dir));
     for (size_t i = 0; i < n; i++)
         if (wanted[i]) print_setting(p, &settings[i]);
-    return p->out.failed || !p->out.text ? no_memory(ctx) : DH_OK;
+    return p->out.failed || !p->out.text ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* Without links and "..", as "../" from it needs. */
@@ -163,7 +158,7 @@ static dh_status folder_of(dh_ctx *ctx, const char *file, char dir[PATH_MAX])
 {
     const char *slash = strrchr(file, '/');
     char *name = slash ? strndup(file, DH_MAX((size_t)(slash - file), (size_t)1)) : strdup(".");
-    if (!name) return no_memory(ctx);
+    if (!name) return dh_no_memory(ctx);
     const bool found = realpath(name, dir) != NULL;
     free(name);
     return found ? DH_OK : dh_fail(ctx, DH_EIO, "%s: its folder is not there", file);

@@ -93,7 +93,7 @@ static dh_status read_word(dh_ctx *ctx, reading *r, char *word)
         if (strcmp(words[i].word, word) != 0) continue;
         if (words[i].degree && !r->degrees) forget_degrees(r->of);
         r->degrees |= words[i].degree;
-        if (!r->of->layer_split) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
+        if (!r->of->layer_split) return dh_no_memory(ctx);
         DH_TRY(dh_job_set(ctx, r->of, words[i].key, equals + 1));
         if (strcmp(word, "micro_batch") == 0) r->micro_batch = r->of->micro_batch;
         return DH_OK;
@@ -105,7 +105,7 @@ static dh_status read_word(dh_ctx *ctx, reading *r, char *word)
 static dh_status read_entry(dh_ctx *ctx, reading *r)
 {
     char *text = dh_arena_strdup(r->of->arena, r->entry), *rest = NULL;
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
+    if (!text) return dh_no_memory(ctx);
     char *word = strtok_r(text, BLANKS, &rest);
     if (!word || !dh_setting_whole(word, &r->max_len) || r->max_len < 1)
         return reject(ctx, r, word ? word : "");
@@ -134,8 +134,7 @@ dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of)
     of->fuse = DH_FUSE_OFF;          /* the layout of parallel.* alone has an optimizer */
     of->switch_groups = dh_arena_strdup(job->arena, "");
     reading r = {.of = of, .entry = entry_at(job, group)};
-    if (!r.entry || !of->switch_groups)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
+    if (!r.entry || !of->switch_groups) return dh_no_memory(ctx);
     DH_TRY(read_entry(ctx, &r));
     const dh_status st = complete(ctx, &r);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "in \"%s\" of switch.groups", r.entry);

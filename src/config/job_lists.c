@@ -54,7 +54,7 @@ dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment
     dh_status st = text.text && !open ? keep_entries(ctx, v, text.text, &list) : DH_OK;
     char *copy =
         st == DH_OK && !list.failed && list.text ? dh_arena_strdup(job->arena, list.text) : NULL;
-    if (st == DH_OK && !copy) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
+    if (st == DH_OK && !copy) st = dh_no_memory(ctx);
     if (st == DH_OK) memcpy((char *)job + v->setting->offset, &copy, sizeof copy);
     dh_str_fini(&text);
     dh_str_fini(&list);

@@ -70,7 +70,7 @@ static dh_status load_source(dh_ctx *ctx, dh_job *job, const dh_assignment *sour
         return dh_fail(ctx, DH_EINVAL, "%s: must be the name of a preset or a path", source->where);
     char *path = dh_job_join_path(job, source->from_file ? base_dir : NULL, text);
     char *name = dh_arena_strdup(job->arena, text);
-    if (!path || !name) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!path || !name) return dh_no_memory(ctx);
     bool from_path = strcmp(key, "model.config") == 0;
     if (strcmp(key, "model") == 0 && !is_preset(text))
         from_path = strchr(text, '/') || dh_path_exists(path);

@@ -52,7 +52,7 @@ dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text)
     }
     if (out.failed) {
         dh_str_fini(&out);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory printing the job");
+        return dh_no_memory(ctx);
     }
     *text = out.text;
     return DH_OK;
@@ -70,7 +70,7 @@ dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out)
         dh_setting_print(job, &settings[i], out);
         dh_str_append(out, "\n", 1);
     }
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing the job") : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- help ------------------------------------------------------------------------------- */

@@ -21,11 +21,6 @@ typedef struct reader {
     size_t n_before; /* assignments in the list that came before this text */
 } reader;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
-}
-
 static bool is_plain(const yaml_node_t *node)
 {
     return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
@@ -46,7 +41,7 @@ static dh_status scalar_text(const reader *r, const yaml_node_t *node, char **te
     const char *value;
     DH_TRY(dh_yaml_scalar(&r->yaml, node, &value));
     char *copy = dh_arena_strdup(r->job->arena, value);
-    if (!copy) return no_memory(r->ctx);
+    if (!copy) return dh_no_memory(r->ctx);
     *text = copy;
     return DH_OK;
 }
@@ -89,14 +84,14 @@ static dh_status add(reader *r, const dh_assignment *a)
         drop_model_settings(r->list);
         r->n_before = DH_MIN(r->n_before, r->list->n);
     }
-    return dh_vec_push(r->list, *a) ? DH_OK : no_memory(r->ctx);
+    return dh_vec_push(r->list, *a) ? DH_OK : dh_no_memory(r->ctx);
 }
 
 /* null: the default. Settings of the model have none of their own. */
 static dh_status apply_null(const reader *r, dh_assignment *a)
 {
     char *text = dh_arena_strdup(r->job->arena, a->setting->fallback ? a->setting->fallback : "");
-    if (!text) return no_memory(r->ctx);
+    if (!text) return dh_no_memory(r->ctx);
     a->items[0] = text;
     return DH_OK;
 }
@@ -105,13 +100,13 @@ static dh_status read_items(const reader *r, const yaml_node_t *node, dh_assignm
 {
     if (node->type == YAML_SCALAR_NODE) {
         a->n = 1;
-        if (!(a->items = DH_NEW_N(r->job->arena, char *, 1))) return no_memory(r->ctx);
+        if (!(a->items = DH_NEW_N(r->job->arena, char *, 1))) return dh_no_memory(r->ctx);
         return scalar_text(r, node, &a->items[0]);
     }
     const yaml_node_item_t *first = node->data.sequence.items.start;
     a->is_list = true;
     a->n = (size_t)(node->data.sequence.items.top - first);
-    if (!(a->items = DH_NEW_N(r->job->arena, char *, a->n + 1))) return no_memory(r->ctx);
+    if (!(a->items = DH_NEW_N(r->job->arena, char *, a->n + 1))) return dh_no_memory(r->ctx);
     for (size_t i = 0; i < a->n; i++)
         DH_TRY(scalar_text(r, dh_yaml_node(&r->yaml, first[i]), &a->items[i]));
     return DH_OK;
@@ -163,7 +158,7 @@ static dh_status read_flow_text(const reader *r, const yaml_node_t *node, dh_ass
         a->items[0] = dh_arena_strdup(r->job->arena, text.text);
     dh_str_fini(&text);
     if (st != DH_OK) return st;
-    return a->items && a->items[0] ? DH_OK : no_memory(r->ctx);
+    return a->items && a->items[0] ? DH_OK : dh_no_memory(r->ctx);
 }
 
 /* origin "--set k=v" says the key already. */
@@ -178,7 +173,7 @@ static char *describe_place(const reader *r, const yaml_node_t *node, const dh_s
 static dh_status read_setting(reader *r, const dh_setting *s, const yaml_node_t *node)
 {
     dh_assignment a = {.setting = s, .from_file = r->is_file};
-    if (!(a.where = describe_place(r, node, s))) return no_memory(r->ctx);
+    if (!(a.where = describe_place(r, node, s))) return dh_no_memory(r->ctx);
     if (node->type == YAML_MAPPING_NODE && s->type == DH_SET_FLOW) {
         DH_TRY(read_flow_text(r, node, &a));
         return add(r, &a);
@@ -280,9 +275,9 @@ static dh_status read_bare(reader *r, const char *path, const char *value)
     dh_assignment a = {.setting = s, .n = 1};
     a.where = dh_arena_strdup(r->job->arena, r->origin);
     a.items = DH_NEW_N(r->job->arena, char *, 1);
-    if (!a.where || !a.items) return no_memory(r->ctx);
+    if (!a.where || !a.items) return dh_no_memory(r->ctx);
     a.items[0] = dh_arena_strdup(r->job->arena, value);
-    if (!a.items[0]) return no_memory(r->ctx);
+    if (!a.items[0]) return dh_no_memory(r->ctx);
     if (is_null_word(value)) {
         if (!s->fallback) return DH_OK;
         DH_TRY(apply_null(r, &a));
@@ -296,11 +291,11 @@ dh_status dh_job_read_override(dh_ctx *ctx, dh_job *job, const char *key_value,
 {
     const char *equal = strchr(key_value, '=');
     char *origin = dh_arena_printf(job->arena, "--set %s", key_value);
-    if (!origin) return no_memory(ctx);
+    if (!origin) return dh_no_memory(ctx);
     if (!equal || equal == key_value)
         return dh_fail(ctx, DH_EINVAL, "%s: must be section.key=value", origin);
     char *key = dh_arena_printf(job->arena, "%.*s", (int)DH_MIN(equal - key_value, 200), key_value);
-    if (!key) return no_memory(ctx);
+    if (!key) return dh_no_memory(ctx);
     reader r = {.ctx = ctx, .job = job, .origin = origin, .list = list, .n_before = list->n};
     const char *value = equal + 1;
     if (*value == '[' || *value == '{')

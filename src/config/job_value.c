@@ -24,11 +24,6 @@ static const void *const_field(const dh_job *job, const dh_setting *s)
     return (const char *)job + s->offset;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading the job");
-}
-
 /* ---- what is right ---------------------------------------------------------------- */
 
 static const char *const type_texts[DH_N_SETTING_TYPES] = {
@@ -304,7 +299,7 @@ static char *get_text(const dh_job *job, const dh_setting *s)
 static dh_status store_text(dh_ctx *ctx, dh_job *job, const dh_assignment *v, const char *base_dir)
 {
     char *copy = dh_arena_strdup(job->arena, v->items[0]);
-    if (!copy) return no_memory(ctx);
+    if (!copy) return dh_no_memory(ctx);
     set_text(job, v->setting, copy);
     return DH_OK;
 }
@@ -317,7 +312,7 @@ static dh_status store_entries(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
     for (size_t i = 0; i < v->n; i++) dh_str_printf(&all, "%s%s", i ? "; " : "", v->items[i]);
     char *copy = all.failed ? NULL : dh_arena_strdup(job->arena, all.text);
     dh_str_fini(&all);
-    if (!copy) return no_memory(ctx);
+    if (!copy) return dh_no_memory(ctx);
     set_text(job, v->setting, copy);
     return DH_OK;
 }
@@ -348,7 +343,7 @@ static dh_status store_names(dh_ctx *ctx, dh_job *job, const dh_assignment *v, c
     char *all = text.failed || !text.text ? "" : text.text;
     dh_assignment one = *v;
     one.items = &all;
-    dh_status st = text.failed ? no_memory(ctx) : store_chars(ctx, job, &one, base_dir);
+    dh_status st = text.failed ? dh_no_memory(ctx) : store_chars(ctx, job, &one, base_dir);
     dh_str_fini(&text);
     return st;
 }
@@ -369,7 +364,7 @@ static dh_status store_path(dh_ctx *ctx, dh_job *job, const dh_assignment *v, co
 {
     char *path = NULL;
     if (*v->items[0] && !(path = dh_job_join_path(job, base_dir, v->items[0])))
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     set_text(job, v->setting, path);
     return DH_OK;
 }
@@ -405,12 +400,12 @@ static dh_status store_paths(dh_ctx *ctx, dh_job *job, const dh_assignment *v, c
 {
     size_t n = v->is_list || *v->items[0] ? v->n : 0;
     char **items = DH_NEW_N(job->arena, char *, n + 1);
-    if (!items) return no_memory(ctx);
+    if (!items) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
         if (!*v->items[i])
             return dh_fail(ctx, DH_EINVAL, "%s: entry %zu is empty; it must be a path", v->where,
                            i + 1);
-        if (!(items[i] = dh_job_join_path(job, base_dir, v->items[i]))) return no_memory(ctx);
+        if (!(items[i] = dh_job_join_path(job, base_dir, v->items[i]))) return dh_no_memory(ctx);
     }
     set_list(job, v->setting, items, n);
     return DH_OK;
@@ -484,7 +479,7 @@ dh_status dh_setting_store_default(dh_ctx *ctx, dh_job *job, const dh_setting *s
 {
     if (!s->fallback) return DH_OK;
     char *text = dh_arena_strdup(job->arena, s->fallback);
-    if (!text) return no_memory(ctx);
+    if (!text) return dh_no_memory(ctx);
     dh_assignment value = {.setting = s, .where = s->key, .items = &text, .n = 1};
     return dh_setting_store(ctx, job, &value, NULL);
 }
@@ -519,14 +514,14 @@ static dh_status change_paths(dh_ctx *ctx, dh_job *job, const char *dir,
             size_t n;
             char **items = get_list(job, s, &n);
             for (size_t k = 0; k < n; k++)
-                if (!(items[k] = change(job, dir, items[k]))) return no_memory(ctx);
+                if (!(items[k] = change(job, dir, items[k]))) return dh_no_memory(ctx);
             continue;
         }
         char *text =
             s->type == DH_SET_PATH || s->type == DH_SET_NAME_OR_PATH ? get_text(job, s) : NULL;
         if (!text || (s->type == DH_SET_NAME_OR_PATH && !looks_like_path(text))) continue;
         char *changed = change(job, dir, text);
-        if (!changed) return no_memory(ctx);
+        if (!changed) return dh_no_memory(ctx);
         set_text(job, s, changed);
     }
     return DH_OK;

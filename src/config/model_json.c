@@ -399,7 +399,7 @@ static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const llama_defaults defaults = {32, 4096, 32, 8, 6400, 32064, 131072, 1e-5, 1e6, 0};
     json_t *sizes = json_copy((json_t *)(uintptr_t)config);
-    if (!sizes) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a config");
+    if (!sizes) return dh_no_memory(ctx);
     json_object_del(sizes, "attention_bias");
     json_object_del(sizes, "rope_scaling");
     dh_status st = read_llama_like(ctx, sizes, &defaults, m);
@@ -668,7 +668,7 @@ dh_status dh_model_from_config_file(dh_ctx *ctx, const char *path, dh_model *mod
     dh_str_printf(&file, dh_path_is_dir(path) ? "%s/config.json" : "%s", path);
     if (file.failed || !file.text) {
         dh_str_fini(&file);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        return dh_no_memory(ctx);
     }
     char *text = NULL;
     size_t n_bytes = 0;

@@ -59,7 +59,7 @@ static dh_status read_typed(dh_ctx *ctx, const json_t *config, const char *type,
                             dh_rope *out)
 {
     json_t *one = json_pack("{s:O?}", "rope_parameters", rope_of(config, type));
-    if (!one) return dh_fail(ctx, DH_ENOMEM, "out of memory reading rotary positions");
+    if (!one) return dh_no_memory(ctx);
     const dh_status st = dh_config_read_rope(ctx, one, theta, out);
     json_decref(one);
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading \"%s\"", type);

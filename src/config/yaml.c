@@ -12,7 +12,7 @@ enum { MAX_DEPTH = 32 };
 
 static dh_status no_memory(dh_ctx *ctx, const char *origin)
 {
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading %.200s", origin);
+    return dh_no_memory_while(ctx, "reading %s", origin);
 }
 
 /* ---- depth ----------------------------------------------------------------------------------- */

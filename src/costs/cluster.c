@@ -123,7 +123,7 @@ dh_status dh_cluster_costs(dh_ctx *ctx, dh_arena *arena, const dh_cluster *clust
 {
     dh_costs *own = DH_NEW(arena, dh_costs);
     char *name = dh_arena_printf(arena, "cluster %s", cluster->name);
-    if (!own || !name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a cluster");
+    if (!own || !name) return dh_no_memory(ctx);
     *own = (dh_costs){.name = name,
                       .solo = solo,
                       .beside = beside,

@@ -64,7 +64,7 @@ static dh_status read_kernel(reader *r, const dh_cluster_setting *s, const yaml_
 static dh_status read_text(reader *r, const dh_cluster_setting *s, const char *text)
 {
     const char *copy = dh_arena_strdup(r->cluster->arena, text);
-    if (!copy) return dh_fail(r->ctx, DH_ENOMEM, "out of memory reading a cluster");
+    if (!copy) return dh_no_memory(r->ctx);
     memcpy((char *)r->cluster + s->offset, &copy, sizeof copy);
     return DH_OK;
 }
@@ -220,8 +220,7 @@ static dh_status parse_into(dh_ctx *ctx, const char *text, size_t n_bytes, const
     reader r = {.ctx = ctx, .cluster = cluster, .depth = depth};
     DH_TRY(dh_yaml_open(ctx, path, true, text, n_bytes, &r.yaml));
     r.seen = calloc(n_settings, sizeof *r.seen);
-    dh_status st =
-        r.seen ? read_root(&r, path) : dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
+    dh_status st = r.seen ? read_root(&r, path) : dh_no_memory(ctx);
     free(r.seen);
     dh_yaml_close(&r.yaml);
     return st;
@@ -300,7 +299,7 @@ static dh_status create(dh_ctx *ctx, const char *path, dh_cluster **cluster)
     dh_cluster *c = arena ? DH_NEW(arena, dh_cluster) : NULL;
     if (!c || !(c->path = dh_arena_strdup(arena, path))) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading a cluster");
+        return dh_no_memory(ctx);
     }
     c->arena = arena;
     c->name = c->path;

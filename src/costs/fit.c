@@ -177,8 +177,7 @@ dh_status dh_fit(dh_ctx *ctx, const dh_fit_problem *p, double *constants, double
     f.r = calloc(p->n_residuals + 1, sizeof *f.r);
     f.other = calloc(p->n_residuals + 1, sizeof *f.other);
     f.slope = calloc(p->n_constants * p->n_residuals + 1, sizeof *f.slope);
-    dh_status st =
-        f.r && f.other && f.slope ? run(ctx, &f) : dh_fail(ctx, DH_ENOMEM, "out of memory fitting");
+    dh_status st = f.r && f.other && f.slope ? run(ctx, &f) : dh_no_memory(ctx);
     if (st == DH_OK) {
         memcpy(constants, f.x, p->n_constants * sizeof *constants);
         *rms = p->n_residuals ? sqrt(f.square / (double)p->n_residuals) : 0;

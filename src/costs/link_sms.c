@@ -116,7 +116,7 @@ static dh_status model(dh_ctx *ctx, dh_arena *arena, const dh_cluster *cluster, 
                        double links, const dh_costs **costs)
 {
     dh_cluster *c = DH_NEW(arena, dh_cluster);
-    if (!c) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of communicators");
+    if (!c) return dh_no_memory(ctx);
     *c = *cluster;
     /* Tiles take as long as before, and fewer are under way. */
     c->processors = cluster->processors * processors;
@@ -170,8 +170,7 @@ dh_status dh_link_sms_costs(dh_ctx *ctx, dh_arena *arena, const dh_link_sms_basi
         own->costs.name = dh_arena_printf(arena, "%s, %d processors held by communicators",
                                           basis->plain->name, dh_link_sms_held(sms));
     }
-    if (!own || !own->costs.name)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of communicators");
+    if (!own || !own->costs.name) return dh_no_memory(ctx);
     if (basis->cluster && !basis->measured) DH_TRY(add_models(ctx, arena, basis->cluster, own));
     own->costs.solo = solo;
     own->costs.beside = beside;

@@ -23,7 +23,7 @@ dh_status dh_load_of_busiest(dh_ctx *ctx, dh_arena *arena, int64_t n_experts, in
                        "moe.load=%g: the busiest of %lld experts gets at most all tokens, %g times "
                        "an even share",
                        busiest, (long long)n_experts, (double)n_experts / (double)top_k);
-    if (!by_ranks || !name) return dh_fail(ctx, DH_ENOMEM, "out of memory for a load of experts");
+    if (!by_ranks || !name) return dh_no_memory(ctx);
     for (int64_t ranks = 1; ranks <= n_experts; ranks++)
         if (n_experts % ranks == 0)
             by_ranks[ranks] = load_of_rank(busiest, (double)n_experts, (double)ranks);
@@ -79,8 +79,7 @@ dh_status dh_load_costs(dh_ctx *ctx, dh_arena *arena, const dh_costs *plain,
         *own = (load_costs){.costs = *plain, .plain = plain, .load = *load};
         own->costs.name = dh_arena_printf(arena, "%s, load of experts %s", plain->name, load->name);
     }
-    if (!own || !own->costs.name)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a load of experts");
+    if (!own || !own->costs.name) return dh_no_memory(ctx);
     own->costs.solo = solo;
     own->costs.beside = beside;
     own->costs.id = id_of(plain->id, load);

@@ -55,7 +55,7 @@ uint32_t dh_profile_find_pair(const dh_profile *p, uint32_t a, uint32_t b)
 
 static dh_status no_memory(dh_ctx *ctx, const dh_profile *p)
 {
-    return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for a profile", p->name);
+    return dh_no_memory_while(ctx, "reading %s", p->name);
 }
 
 dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile)
@@ -69,7 +69,7 @@ dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile)
     }
     if (!p || !p->name || !p->index) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for a profile", name);
+        return dh_no_memory_while(ctx, "reading %s", name);
     }
     *profile = p;
     return DH_OK;

@@ -168,10 +168,9 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
     dh_costs *made = DH_NEW(arena, dh_costs);
     dh_profile *repaired = (dh_profile *)dh_profile_copy(arena, profile);
     if (own) *own = (by_profile){repaired, fallback, {{0}}};
-    if (!own || !made || !repaired)
-        return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    if (!own || !made || !repaired) return dh_no_memory(ctx);
     DH_TRY(dh_profile_repair(ctx, repaired));
-    if (!learn(own)) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    if (!learn(own)) return dh_no_memory(ctx);
     *made = (dh_costs){
         .name = dh_arena_printf(arena, "profile %s", profile->name),
         .solo = solo,
@@ -181,7 +180,7 @@ dh_status dh_profile_costs(dh_ctx *ctx, dh_arena *arena, const dh_profile *profi
         .id = dh_profile_hash(profile),
         .self = own,
     };
-    if (!made->name) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for costs", profile->name);
+    if (!made->name) return dh_no_memory(ctx);
     *costs = made;
     return DH_OK;
 }

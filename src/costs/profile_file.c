@@ -99,7 +99,7 @@ dh_status dh_profile_print(dh_ctx *ctx, const dh_profile *p, dh_str *out)
     if (text) dh_str_printf(out, "%s\n", text);
     const bool ok = text && !out->failed;
     free(text);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "%s: out of memory writing a profile", p->name);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *p, const char *path)
@@ -173,7 +173,7 @@ static bool leave_capacity_out(char *key)
 static dh_status add_op(dh_ctx *ctx, dh_profile *p, dh_profile_op *op, uint32_t *id)
 {
     char *key = dh_arena_strdup(p->arena, op->key);
-    if (!key) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory reading a profile", p->name);
+    if (!key) return dh_no_memory(ctx);
     const bool former = leave_capacity_out(key);
     op->key = key;
     *id = dh_profile_find_op(p, key);
@@ -248,7 +248,7 @@ static dh_status read_entries(dh_ctx *ctx, dh_profile *p, json_t *content)
     DH_TRY(read_facts(ctx, p, facts));
     const size_t n = json_array_size(ops);
     uint32_t *ids = DH_NEW_N(p->arena, uint32_t, n + 1);
-    if (!ids) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory reading a profile", p->name);
+    if (!ids) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) DH_TRY(read_op(ctx, p, json_array_get(ops, i), i, &ids[i]));
     for (size_t i = 0; i < json_array_size(pairs); i++)
         DH_TRY(read_pair(ctx, p, json_array_get(pairs, i), i, ids, n));
@@ -268,8 +268,7 @@ static dh_status read_content(dh_ctx *ctx, dh_profile *p, json_t *root)
     if (version != VERSION)
         return dh_fail(ctx, DH_EUNSUPPORTED, "%s is version %lld; this program reads %d", p->name,
                        (long long)version, VERSION);
-    if (!hash_json(content, hash))
-        return dh_fail(ctx, DH_ENOMEM, "%s: out of memory reading a profile", p->name);
+    if (!hash_json(content, hash)) return dh_no_memory(ctx);
     if (strcmp(hash, claimed) != 0)
         return dh_fail(ctx, DH_EFORMAT,
                        "%s was changed after it was written: its content has XXH3-128 %s, should "

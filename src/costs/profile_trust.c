@@ -84,7 +84,7 @@ static int64_t quieter(int64_t a, int64_t b)
 dh_status dh_profile_keep_quieter(dh_ctx *ctx, dh_profile *into, const dh_profile *from)
 {
     uint32_t *ids = malloc((from->ops.n + 1) * sizeof *ids);
-    dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for measured times");
+    dh_status st = ids ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < from->ops.n; i++)
         st = keep_op(ctx, into, &from->ops.at[i], &ids[i]);
     for (size_t i = 0; st == DH_OK && i < from->pairs.n; i++) {
@@ -137,7 +137,7 @@ static int64_t alone_by_pairs(const dh_profile *p, uint32_t op, int64_t *ns)
 dh_status dh_profile_repair(dh_ctx *ctx, dh_profile *p)
 {
     int64_t *ns = malloc((2 * p->pairs.n + 1) * sizeof *ns);
-    if (!ns) return dh_fail(ctx, DH_ENOMEM, "%s: out of memory for a profile", p->name);
+    if (!ns) return dh_no_memory_while(ctx, "reading %s", p->name);
     for (uint32_t i = 0; i < p->ops.n; i++)
         if (p->ops.at[i].source == DH_PAIR_MEASURED)
             p->ops.at[i].solo_ns = alone_by_pairs(p, i, ns);

@@ -639,7 +639,7 @@ dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
     if (system->traits == 0 && kernel == cluster->attention)
         return dh_cluster_costs(ctx, arena, cluster, costs);
     system_costs *own = DH_NEW(arena, system_costs);
-    if (!own) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
+    if (!own) return dh_no_memory(ctx);
     *own = (system_costs){
         .system = *system, .job = dh_system_heeds(system, job, cluster), .cluster = *cluster};
     own->cluster.attention = kernel;
@@ -650,7 +650,7 @@ dh_status dh_system_costs(dh_ctx *ctx, dh_arena *arena, const dh_system *system,
     own->plain = plain;
     own->costs = *plain;
     own->costs.name = dh_arena_printf(arena, "%s, system %s", plain->name, system->name);
-    if (!own->costs.name) return dh_fail(ctx, DH_ENOMEM, "out of memory for costs of a system");
+    if (!own->costs.name) return dh_no_memory(ctx);
     own->costs.issuer = (dh_issuer){issue_of, own};
     if (own->costs.host_ns <= 0) own->costs.host_ns = system->host_ns;
     own->costs.solo = solo;

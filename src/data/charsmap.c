@@ -25,7 +25,7 @@ dh_status dh_charsmap_read(dh_ctx *ctx, const unsigned char *data, size_t n, dh_
     made.texts = calloc(made.n_bytes, 1);
     if (!made.trie || !made.texts) {
         dh_charsmap_fini(&made);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a precompiled_charsmap");
+        return dh_no_memory(ctx);
     }
     memcpy(made.trie, data, n_trie);
     memcpy(made.texts, data + n_trie, n - n_trie);

@@ -157,7 +157,7 @@ static dh_status read_jinja(dh_ctx *ctx, const char *folder, const char *name, c
     dh_str path = DH_STR_INIT;
     *text = NULL;
     dh_str_printf(&path, "%s/%s", folder, name);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    dh_status st = path.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && dh_path_exists(path.text))
         st = dh_file_read(ctx, path.text, MOST_BYTES, &body, &n);
     dh_str_fini(&path);
@@ -170,7 +170,7 @@ static dh_status read_jinja(dh_ctx *ctx, const char *folder, const char *name, c
     free(body);
     DH_TRY(st);
     const char *found = json_string_value(json_object_get(root, "chat_template"));
-    if (found && !(*text = strdup(found))) st = dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (found && !(*text = strdup(found))) st = dh_no_memory(ctx);
     json_decref(root);
     return st;
 }
@@ -193,7 +193,7 @@ dh_status dh_chat_of_tokenizer(dh_ctx *ctx, const char *spec, const dh_chat **ch
     static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json",
                                         "chat_template.json"};
     char *copy = strdup(spec), *jinja = NULL, what[512];
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (!copy) return dh_no_memory(ctx);
     const char *folder = dh_path_is_dir(spec) ? spec : dirname(copy);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && !jinja && i < DH_COUNTOF(files); i++)
@@ -281,7 +281,7 @@ static dh_status add_message(dh_ctx *ctx, dh_chat_role role, const char *what, c
         return dh_fail(ctx, DH_EFORMAT, "the content of a message of role \"%.40s\" must be text",
                        what);
     const dh_chat_message m = {role, json_string_value(text), json_string_length(text), unlearnt};
-    return dh_vec_push(list, m) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+    return dh_vec_push(list, m) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Absent, null or empty: it says nothing that could be lost. */
@@ -410,8 +410,7 @@ static dh_status read_alpaca(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
         dh_str_append(&text, json_string_value(input), json_string_length(input));
         json_t *both = text.failed ? NULL : json_stringn(text.text, text.len);
         dh_str_fini(&text);
-        if (json_object_set_new(row, "instruction", both) != 0)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory reading messages");
+        if (json_object_set_new(row, "instruction", both) != 0) return dh_no_memory(ctx);
     }
     return add_pair(ctx, json_object_get(row, "instruction"), json_object_get(row, "output"), list);
 }
@@ -453,11 +452,6 @@ typedef struct encoding {
     dh_ids part; /* of what is at hand */
 } encoding;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory encoding a conversation");
-}
-
 static size_t n_specials(const dh_tokenizer *tok, const dh_ids *ids)
 {
     size_t n = 0;
@@ -469,7 +463,7 @@ static size_t n_specials(const dh_tokenizer *tok, const dh_ids *ids)
 static dh_status encode_text(dh_ctx *ctx, encoding *e, const dh_str *text)
 {
     e->part.n = 0;
-    if (text->failed) return no_memory(ctx);
+    if (text->failed) return dh_no_memory(ctx);
     return dh_encoder_encode(ctx, e->enc, text->text ? text->text : "", text->len,
                              DH_ENCODE_SPECIAL, &e->part);
 }
@@ -479,7 +473,7 @@ static dh_status push_part(dh_ctx *ctx, encoding *e, size_t from)
 {
     for (size_t i = 0; i < e->part.n; i++) {
         const int32_t id = e->part.at[i] | (i < from ? DH_TOKEN_UNLEARNT : 0);
-        if (!dh_vec_push(e->ids, id)) return no_memory(ctx);
+        if (!dh_vec_push(e->ids, id)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -487,7 +481,7 @@ static dh_status push_part(dh_ctx *ctx, encoding *e, size_t from)
 static dh_status push_id(dh_ctx *ctx, encoding *e, int32_t id, bool learnt)
 {
     id |= learnt ? 0 : DH_TOKEN_UNLEARNT;
-    return dh_vec_push(e->ids, id) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(e->ids, id) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Where the tokens of a longer text begin to differ from those of its beginning. */
@@ -523,7 +517,7 @@ static dh_status push_message(dh_ctx *ctx, encoding *e, const dh_chat_message *m
     dh_str_append(&whole, before->text ? before->text : "", before->len);
     dh_status st = encode_text(ctx, e, &whole);
     for (size_t i = 0; st == DH_OK && i < e->part.n; i++)
-        if (!dh_vec_push(&first, e->part.at[i])) st = no_memory(ctx);
+        if (!dh_vec_push(&first, e->part.at[i])) st = dh_no_memory(ctx);
     dh_str_printf(&marks, "%s", end ? end : "");
     if (st == DH_OK) st = encode_text(ctx, e, &marks);
     const size_t n_marks =
@@ -570,7 +564,7 @@ static dh_status encode_messages(dh_ctx *ctx, encoding *e, const dh_chat_message
             system = NULL;
         }
         trim(e->chat, &text, &n);
-        dh_status st = start.failed ? no_memory(ctx)
+        dh_status st = start.failed ? dh_no_memory(ctx)
                                     : push_message(ctx, e, m, i + 1 == list->n, &start, text, n);
         dh_str_fini(&start);
         DH_TRY(st);

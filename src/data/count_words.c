@@ -45,7 +45,7 @@ static dh_status count_word(dh_ctx *ctx, void *arg, const unsigned char *word, s
         return dh_fail(ctx, DH_EINVAL, "more than %u different words", DH_NONE);
     if (c->bytes.failed || !dh_index_add(&c->index, hash, (uint32_t)c->words.n) ||
         !dh_vec_push(&c->words, fresh))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory counting words");
+        return dh_no_memory(ctx);
     return DH_OK;
 }
 

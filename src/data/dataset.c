@@ -40,9 +40,7 @@ static dh_status add_segment(dh_ctx *ctx, dh_dataset *ds, dh_token_run run, int6
 {
     if (run.n == 0) return DH_OK;
     dh_segment s = {run, ds->n_tokens, in_file, ds->files.n - 1};
-    if (!dh_vec_push(&ds->segments, s))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens",
-                       ds->segments.n + 1);
+    if (!dh_vec_push(&ds->segments, s)) return dh_no_memory(ctx);
     ds->n_tokens += run.n;
     return DH_OK;
 }
@@ -51,7 +49,7 @@ static dh_status map_tokens(dh_ctx *ctx, dh_data_file *f, const char *path)
 {
     free(f->mapped);
     dh_map_close(&f->map);
-    if (!(f->mapped = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
+    if (!(f->mapped = strdup(path))) return dh_no_memory(ctx);
     return dh_stamped_open(ctx, path, &f->map, &f->stamp);
 }
 
@@ -100,7 +98,7 @@ static dh_status add_megatron(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec
 {
     char *idx = sibling(f->name, ".idx"), *bin = sibling(f->name, ".bin");
     dh_token_runs runs = {0};
-    dh_status st = idx && bin ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
+    dh_status st = idx && bin ? DH_OK : dh_no_memory(ctx);
     dh_stamp index = {0};
     if (st == DH_OK) st = dh_stamped_open(ctx, idx, &f->index, &index);
     if (st == DH_OK) st = map_tokens(ctx, f, bin);
@@ -196,10 +194,9 @@ static dh_status add_file(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *sp
                           const char *path)
 {
     dh_data_file empty = {0};
-    if (!dh_vec_push(&ds->files, empty))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu files", ds->files.n + 1);
+    if (!dh_vec_push(&ds->files, empty)) return dh_no_memory(ctx);
     dh_data_file *f = &ds->files.at[ds->files.n - 1];
-    if (!(f->name = strdup(path))) return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", path);
+    if (!(f->name = strdup(path))) return dh_no_memory(ctx);
     const bool by_prefix = has_suffix(path, ".idx") || (!dh_path_exists(path) && has_index(path));
     if (!by_prefix) {
         DH_TRY(map_tokens(ctx, f, path));
@@ -258,7 +255,7 @@ static dh_status add_source(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *
                    .name = strdup(spec->files[i])};
     if (s.name && dh_vec_push(&ds->sources, s)) return DH_OK;
     free(s.name);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for %s", spec->files[i]);
+    return dh_no_memory(ctx);
 }
 
 static dh_status add_entry(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec, size_t i)
@@ -296,7 +293,7 @@ static dh_status make_period(dh_ctx *ctx, dh_dataset *ds)
         ok = dh_vec_push(&ds->period, next);
     }
     free(had);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a mixture of data");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status open_entries(dh_ctx *ctx, dh_dataset *ds, const dh_dataset_spec *spec)
@@ -310,7 +307,7 @@ dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset *
     DH_TRY(check_spec(ctx, spec));
     DH_TRY(check_shares(ctx, spec));
     dh_dataset *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for a dataset");
+    if (!made) return dh_no_memory(ctx);
     made->part = spec->val_fraction > 0 ? spec->part : DH_PART_ALL;
     made->val_fraction = spec->val_fraction;
     made->order = spec->order;
@@ -341,7 +338,7 @@ dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files
                            const char *text_field, dh_tokenizer **tok)
 {
     uint8_t *seen = calloc(DH_CODE_SET_BYTES, 1);
-    if (!seen) return dh_fail(ctx, DH_ENOMEM, "out of memory for the set of characters");
+    if (!seen) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < n_files; i++)
         st = mark_chars(ctx, files[i], text_field, seen);
@@ -462,7 +459,7 @@ dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash)
 {
     const int64_t n = (ds->n_tokens + HASH_GROUP - 1) / HASH_GROUP;
     hashing h = {.ds = ds, .n_groups = n, .of_group = calloc((size_t)n + 1, sizeof *h.of_group)};
-    if (!h.of_group) return dh_fail(ctx, DH_ENOMEM, "out of memory for the hash of the data");
+    if (!h.of_group) return dh_no_memory(ctx);
     const int64_t threads = DH_MIN(DH_MIN(dh_own_processors(), (int64_t)DH_MOST_THREADS), n);
     dh_work_together((size_t)DH_MAX(threads, 1), hash_groups, &h);
     *hash = n <= 1 ? h.of_group[0] : XXH3_64bits(h.of_group, (size_t)n * sizeof *h.of_group);

@@ -77,7 +77,7 @@ static dh_status find_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_sour
                                 dh_docs *pieces)
 {
     int32_t *ids = malloc(STRETCH * sizeof *ids);
-    dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory looking for documents");
+    dh_status st = ids ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < ds->segments.n; i++) {
         dh_segment file = ds->segments.at[i]; /* with all its runs: documents go on over them */
         for (; i + 1 < ds->segments.n && ds->segments.at[i + 1].file == file.file; i++)
@@ -106,7 +106,7 @@ static dh_status add_chat(dh_ctx *ctx, const dh_dataset *ds, int64_t first, cons
     for (int64_t at = 0; at < n - 1; at += ds->row_len) {
         const dh_doc p = {first + at, (int32_t)DH_MIN(ds->row_len, n - 1 - at)};
         if (count_learnt(ids + at + 1, p.n) > 0 && !dh_vec_push(pieces, p))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu conversations", pieces->n + 1);
+            return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -116,15 +116,14 @@ static dh_status find_chats(dh_ctx *ctx, const dh_dataset *ds, const dh_source *
 {
     dh_ids open = {0};
     int32_t *ids = malloc(STRETCH * sizeof *ids);
-    dh_status st = ids ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory looking for conversations");
+    dh_status st = ids ? DH_OK : dh_no_memory(ctx);
     const int64_t end = of->first + of->n_tokens;
     for (int64_t at = of->first; st == DH_OK && at < end; at += STRETCH) {
         const int64_t n = DH_MIN(end - at, STRETCH);
         st = dh_dataset_heed_stop(ctx, ds);
         if (st == DH_OK) st = dh_dataset_read(ctx, ds, at, n, ids);
         for (int64_t i = 0; st == DH_OK && i < n; i++) {
-            if (!dh_vec_push(&open, ids[i]))
-                st = dh_fail(ctx, DH_ENOMEM, "out of memory looking for conversations");
+            if (!dh_vec_push(&open, ids[i])) st = dh_no_memory(ctx);
             if (st != DH_OK || !(ids[i] & DH_TOKEN_LAST)) continue;
             st = add_chat(ctx, ds, at + i + 1 - (int64_t)open.n, open.at, (int64_t)open.n, pieces);
             open.n = 0;

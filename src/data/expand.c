@@ -10,7 +10,7 @@
 
 static dh_status no_memory(dh_ctx *ctx, const char *name)
 {
-    return dh_fail(ctx, DH_ENOMEM, "out of memory listing %s", name);
+    return dh_no_memory_while(ctx, "listing %s", name);
 }
 
 void dh_path_list_fini(dh_path_list *list)

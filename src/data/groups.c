@@ -5,11 +5,6 @@
 
 #include <stdlib.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory grouping documents by length");
-}
-
 /* A row behind those that a group has. */
 static bool add_row(dh_row_pieces row, dh_pack *rows)
 {
@@ -50,7 +45,7 @@ static dh_status deal_group(dh_ctx *ctx, dh_length_groups *g, size_t group, dh_d
         ok = deal_row(g, group, (dh_row_pieces){packed.pieces.at + begin, n}, left);
     }
     dh_pack_fini(&packed);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_length_groups_make(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int64_t n_samples,
@@ -63,7 +58,7 @@ dh_status dh_length_groups_make(dh_ctx *ctx, const dh_dataset *ds, int64_t first
     for (size_t k = 0; k < n; k++) groups->max_len[k] = max_len[k];
     for (int64_t i = 0; ok && i < n_samples; i++)
         ok = deal_row(groups, n - 1, dh_dataset_pieces(ds, first + i), &docs);
-    dh_status st = ok ? DH_OK : no_memory(ctx);
+    dh_status st = ok ? DH_OK : dh_no_memory(ctx);
     for (size_t k = n - 1; st == DH_OK && k-- > 0;) {
         dh_docs left = {0};
         st = deal_group(ctx, groups, k, &docs, &left);
@@ -96,7 +91,7 @@ static dh_status add_lengths(dh_ctx *ctx, const int64_t *lengths, size_t n, dh_d
     ds->n_tokens = source.n_tokens;
     if (!dh_vec_push(&ds->sources, source)) {
         dh_pack_fini(&source.pack);
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     if (dh_pack_rows(&ds->sources.at[0].pack) > 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "no document of two tokens or more among %zu lengths", n);
@@ -106,7 +101,7 @@ dh_status dh_dataset_of_lengths(dh_ctx *ctx, const int64_t *lengths, size_t n, i
                                 uint64_t seed, dh_dataset **ds)
 {
     dh_dataset *made = calloc(1, sizeof *made);
-    if (!made) return no_memory(ctx);
+    if (!made) return dh_no_memory(ctx);
     made->order = DH_ORDER_SHUFFLE;
     made->seed = seed;
     made->row_len = row_len;

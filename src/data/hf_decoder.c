@@ -6,8 +6,7 @@
 
 static dh_status add(dh_ctx *ctx, hf_file *hf, dh_shown_step step)
 {
-    return dh_vec_push(&hf->decoder, step) ? DH_OK
-                                           : dh_fail(ctx, DH_ENOMEM, "out of memory for a decoder");
+    return dh_vec_push(&hf->decoder, step) ? DH_OK : dh_no_memory(ctx);
 }
 
 static const char *string_or(const json_t *node, const char *key, const char *absent)

@@ -119,7 +119,7 @@ static dh_status add_spm_token(dh_ctx *ctx, hf_file *hf, const char *text, size_
         return dh_vocab_set(ctx, &tok->vocab, id, &value, 1, DH_PIECE_BYTE);
     }
     char *copy = malloc(n + 1);
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for token %llu", (long long)id);
+    if (!copy) return dh_no_memory(ctx);
     memcpy(copy, text, n);
     dh_status st =
         dh_vocab_set(ctx, &tok->vocab, id, copy, dh_spm_unescape(copy, n), DH_PIECE_NORMAL);
@@ -164,8 +164,7 @@ static dh_status add_scored_vocab(dh_ctx *ctx, hf_file *hf)
     json_t *piece;
     if (!json_is_array(hf->vocab) || json_array_size(hf->vocab) == 0)
         return dh_fail(ctx, DH_EFORMAT, "the vocabulary is not a list of [text, score]");
-    if (!dh_vec_reserve(&tok->scores, json_array_size(hf->vocab)))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary");
+    if (!dh_vec_reserve(&tok->scores, json_array_size(hf->vocab))) return dh_no_memory(ctx);
     json_array_foreach(hf->vocab, i, piece)
     {
         const json_t *text = json_array_get(piece, 0), *score = json_array_get(piece, 1);
@@ -186,7 +185,7 @@ static dh_status add_spm_merge(dh_ctx *ctx, dh_tokenizer *tok, const char *left,
                                const char *right, size_t n_right, uint32_t rank)
 {
     char *joined = malloc(n_left + n_right + 1);
-    if (!joined) return dh_fail(ctx, DH_ENOMEM, "out of memory for merge %u", rank);
+    if (!joined) return dh_no_memory(ctx);
     memcpy(joined, left, n_left);
     size_t n_l = dh_spm_unescape(joined, n_left);
     memcpy(joined + n_l, right, n_right);
@@ -213,7 +212,7 @@ static dh_status add_plain_merge(dh_ctx *ctx, dh_tokenizer *tok, const char *lef
     dh_str_append(&joined, right + skip, n_right - skip);
     if (joined.failed) {
         dh_str_fini(&joined);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for merge %u", rank);
+        return dh_no_memory(ctx);
     }
     const uint32_t l = dh_vocab_find(&tok->vocab, left, n_left);
     const uint32_t r = dh_vocab_find(&tok->vocab, right, n_right);
@@ -355,7 +354,7 @@ static dh_status take_affix(dh_ctx *ctx, const hf_file *hf, const char *key, con
     const bool said = json_is_string(text);
     dh_str_append(affix, said ? json_string_value(text) : absent,
                   said ? json_string_length(text) : strlen(absent));
-    return affix->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for \"%s\"", key) : DH_OK;
+    return affix->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status read_bpe(dh_ctx *ctx, hf_file *hf)

@@ -73,7 +73,7 @@ static dh_status take_text(dh_ctx *ctx, const json_t *node, const char *key,
                        key);
     step->n_text = json_string_length(text);
     step->text = malloc(step->n_text + 1);
-    if (!step->text) return dh_fail(ctx, DH_ENOMEM, "out of memory for a normalizer");
+    if (!step->text) return dh_no_memory(ctx);
     memcpy(step->text, json_string_value(text), step->n_text + 1);
     *hash = XXH3_64bits_withSeed(step->text, step->n_text, *hash);
     return DH_OK;
@@ -160,7 +160,7 @@ static dh_status read_precompiled(dh_ctx *ctx, hf_file *hf, json_t *node)
     if (!json_is_string(text))
         return dh_fail(ctx, DH_EFORMAT, "normalizer Precompiled has no precompiled_charsmap");
     unsigned char *bytes = malloc(n / 4 * 3 + 3);
-    if (!bytes) return dh_fail(ctx, DH_ENOMEM, "out of memory for a precompiled_charsmap");
+    if (!bytes) return dh_no_memory(ctx);
     dh_status st = base64_decode(json_string_value(text), n, bytes, &n_bytes)
                        ? dh_charsmap_read(ctx, bytes, n_bytes, &step.map)
                        : dh_fail(ctx, DH_EFORMAT, "precompiled_charsmap is not base64");

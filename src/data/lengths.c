@@ -26,11 +26,6 @@ typedef struct reader {
     DH_VEC(bin) bins;
 } reader;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for lengths");
-}
-
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 typedef struct columns {
@@ -117,7 +112,7 @@ static dh_status read_line(reader *r, const char *at, const char *end)
     r->lengths->n_documents += b.count;
     r->lengths->shares |= b.count != floor(b.count);
     r->lengths->n_lines++;
-    return dh_vec_push(&r->bins, b) ? DH_OK : no_memory(r->ctx);
+    return dh_vec_push(&r->bins, b) ? DH_OK : dh_no_memory(r->ctx);
 }
 
 static dh_status read_lines(reader *r, const char *text, size_t n_bytes)
@@ -156,7 +151,7 @@ static dh_status make_documents(reader *r)
         sum += b->count * scale;
         const int64_t n = llround(sum) - n_made;
         for (int64_t i = 0; i < n; i++)
-            if (!dh_vec_push(&l->of, length_in(b, i, n))) return no_memory(r->ctx);
+            if (!dh_vec_push(&l->of, length_in(b, i, n))) return dh_no_memory(r->ctx);
         n_made += n;
     }
     return DH_OK;

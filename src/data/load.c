@@ -54,7 +54,7 @@ static dh_status load_encoder(dh_ctx *ctx, const char *path, dh_tokenizer **tok)
     static const char *const names[] = {"vocab.bpe", "merges.txt"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++) {
         char *merges = path_beside(path, names[i]);
-        if (!merges) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
+        if (!merges) return dh_no_memory_while(ctx, "loading %s", path);
         bool there = dh_path_exists(merges);
         dh_status st = there ? load_gpt2_pair(ctx, path, merges, tok) : DH_OK;
         free(merges);
@@ -79,7 +79,7 @@ static dh_status read_config(dh_ctx *ctx, const char *path, json_t **config)
 {
     char *config_path = path_beside(path, "tokenizer_config.json");
     *config = NULL;
-    if (!config_path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", path);
+    if (!config_path) return dh_no_memory_while(ctx, "loading %s", path);
     dh_status st = DH_OK;
     char *text = NULL;
     size_t n = 0;
@@ -220,7 +220,7 @@ static dh_status refuse_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **t
                        "tokenizer.bin or vocab.txt",
                        folder);
     char *path = path_join(folder, strlen(folder), name);
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+    if (!path) return dh_no_memory_while(ctx, "loading %s", folder);
     const dh_status st = load_file(ctx, path, tok);
     free(path);
     return st;
@@ -232,7 +232,7 @@ static dh_status load_folder(dh_ctx *ctx, const char *folder, dh_tokenizer **tok
     dh_ctx first = DH_CTX_INIT; /* why the first one found is not supported */
     for (size_t i = 0; i < DH_COUNTOF(folder_files); i++) {
         char *path = path_join(folder, strlen(folder), folder_files[i]);
-        if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+        if (!path) return dh_no_memory_while(ctx, "loading %s", folder);
         dh_ctx attempt = dh_ctx_like(ctx);
         bool there = dh_path_exists(path);
         if (there) st = load_file(&attempt, path, tok);
@@ -251,7 +251,7 @@ static dh_status load_gpt2_folder(dh_ctx *ctx, const char *folder, dh_tokenizer 
     static const char *const names[] = {"encoder.json", "vocab.json"};
     for (size_t i = 0; i < DH_COUNTOF(names); i++) {
         char *path = path_join(folder, strlen(folder), names[i]);
-        if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", folder);
+        if (!path) return dh_no_memory_while(ctx, "loading %s", folder);
         bool there = dh_path_exists(path);
         dh_status st = there ? load_encoder(ctx, path, tok) : DH_OK;
         free(path);

@@ -62,8 +62,7 @@ static dh_status read_tokens(dh_ctx *ctx, dh_tokenizer *tok, const unsigned char
                            id, at, len, longest, n - at);
         if (!isfinite(score))
             return dh_fail(ctx, DH_EFORMAT, "token %u: score is not a number", id);
-        if (!dh_vec_push(scores, score))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory for %u tokens", id + 1);
+        if (!dh_vec_push(scores, score)) return dh_no_memory(ctx);
         DH_TRY(add_token(ctx, tok, id, (const char *)data + at, (size_t)len));
     }
     if (scores->n <= FIRST_PIECE)

@@ -212,7 +212,7 @@ static dh_status read_piece(dh_ctx *ctx, span s, spm_model *model)
     if (!isfinite(piece.score))
         return dh_fail(ctx, DH_EFORMAT, "token %zu: score is not a number", id);
     if (!dh_vec_push(&model->pieces, piece) || !dh_vec_push(&model->scores, piece.score))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu tokens", id + 1);
+        return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -275,7 +275,7 @@ static dh_status add_text(dh_ctx *ctx, dh_tokenizer *tok, uint32_t id, span text
                           dh_piece_kind kind)
 {
     char *copy = malloc(text.n);
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for token %u", id);
+    if (!copy) return dh_no_memory(ctx);
     memcpy(copy, text.at, text.n);
     size_t n = tok->escape_space ? dh_spm_unescape(copy, text.n) : text.n;
     dh_status st = dh_vocab_set(ctx, &tok->vocab, id, copy, n, kind);
@@ -327,8 +327,7 @@ static dh_status add_piece(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *mode
 static dh_status set_scores(dh_ctx *ctx, dh_tokenizer *tok, const spm_model *model)
 {
     double lowest = HUGE_VAL;
-    if (!dh_vec_reserve(&tok->scores, model->scores.n))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu tokens", model->scores.n);
+    if (!dh_vec_reserve(&tok->scores, model->scores.n)) return dh_no_memory(ctx);
     for (size_t id = 0; id < model->scores.n; id++) {
         const double score = model->scores.at[id];
         tok->scores.at[tok->scores.n++] = score;

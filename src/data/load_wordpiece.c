@@ -38,8 +38,7 @@ static dh_status read_lines(dh_ctx *ctx, const char *text, size_t n_bytes, json_
         at += n + 1;
         if (n > 0 && begin[n - 1] == '\r') n--;
         if (json_object_setn_new(vocab, begin, n, json_integer(id)) == 0) continue;
-        if (!dh_json_is_whole())
-            return dh_fail(ctx, DH_ENOMEM, "out of memory for token %lld", (long long)id);
+        if (!dh_json_is_whole()) return dh_no_memory(ctx);
         return dh_fail(ctx, DH_EFORMAT, "line %lld of the vocabulary is not UTF-8",
                        (long long)id + 1);
     }
@@ -85,7 +84,7 @@ dh_status dh_tokenizer_from_wordpiece(dh_ctx *ctx, const void *vocab_txt, size_t
                                       const json_t *config, dh_tokenizer **tok)
 {
     json_t *vocab = json_object();
-    if (!vocab) return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary");
+    if (!vocab) return dh_no_memory(ctx);
     dh_status st = read_lines(ctx, vocab_txt, n_bytes, vocab);
     const char *unknown = text_of(config, "unk_token", "[UNK]");
     if (st == DH_OK && !json_object_get(vocab, unknown))
@@ -99,7 +98,7 @@ dh_status dh_tokenizer_from_wordpiece(dh_ctx *ctx, const void *vocab_txt, size_t
     json_t *root = as_tokenizer_json(config, vocab);
     if (!root || !dh_json_is_whole()) {
         json_decref(root);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary");
+        return dh_no_memory(ctx);
     }
     st = dh_tokenizer_from_hf_root(ctx, root, tok);
     json_decref(root);

@@ -28,7 +28,7 @@ dh_status dh_pairs_add(dh_ctx *ctx, dh_pair_table *t, uint32_t left, uint32_t ri
     if (dh_index_first(&t->index, hash, &at) != DH_NONE) return DH_OK;
     if (!dh_vec_reserve(&t->pairs, t->pairs.n + 1) ||
         !dh_index_add(&t->index, hash, (uint32_t)t->pairs.n))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu merges", t->pairs.n + 1);
+        return dh_no_memory(ctx);
     t->pairs.at[t->pairs.n++] = pair;
     return DH_OK;
 }

@@ -253,13 +253,13 @@ dh_status dh_normalizer_add(dh_ctx *ctx, dh_normalizer *normalizer, dh_normalize
     normalizer->n_patterns += step.pattern != NULL;
     if (dh_vec_push(&normalizer->steps, step)) return DH_OK;
     free_step(&step);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for a normalizer");
+    return dh_no_memory(ctx);
 }
 
 dh_status dh_normalize_work_create(dh_ctx *ctx, dh_normalize_work **work)
 {
     dh_normalize_work *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for normalising text");
+    if (!made) return dh_no_memory(ctx);
     dh_status st = dh_pattern_work_create(ctx, &made->pattern);
     if (st == DH_OK)
         *work = made;
@@ -291,7 +291,7 @@ dh_status dh_normalize(dh_ctx *ctx, const dh_normalizer *normalizer, dh_normaliz
         dh_str *to = &work->text[i % 2];
         dh_str_clear(to);
         DH_TRY(step->kind->apply(ctx, step, work, text, n, to));
-        if (to->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory normalising %zu bytes", n);
+        if (to->failed) return dh_no_memory(ctx);
         if (work->full || to->len > work->most) {
             char name[64];
             snprintf(name, sizeof name, "normalizer %zu (%s)", i + 1, step->kind->name);

@@ -20,8 +20,7 @@ dh_status dh_docs_add(dh_ctx *ctx, dh_docs *pieces, int64_t first, int64_t n_tok
 {
     for (int64_t at = 0; at < n_tokens - 1; at += row_len) {
         const dh_doc p = {first + at, (int32_t)DH_MIN(row_len, n_tokens - 1 - at)};
-        if (!dh_vec_push(pieces, p))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu documents", pieces->n + 1);
+        if (!dh_vec_push(pieces, p)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -167,7 +166,6 @@ dh_status dh_pack_make(dh_ctx *ctx, dh_docs *pieces, int64_t row_len, const uint
     open_rows *rows = open_rows_create(row_len);
     candidate *c = malloc(GROUP * sizeof *c);
     const bool ok = rows && c && pack_all(pieces, seed, rows, c, &made);
-    const size_t n = pieces->n;
     open_rows_destroy(rows);
     free(c);
     dh_vec_fini(pieces);
@@ -176,7 +174,7 @@ dh_status dh_pack_make(dh_ctx *ctx, dh_docs *pieces, int64_t row_len, const uint
         return DH_OK;
     }
     dh_pack_fini(&made);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory packing %zu documents", n);
+    return dh_no_memory(ctx);
 }
 
 dh_status dh_pack_alone(dh_ctx *ctx, dh_docs *pieces, dh_pack *pack)
@@ -195,7 +193,7 @@ dh_status dh_pack_alone(dh_ctx *ctx, dh_docs *pieces, dh_pack *pack)
         return DH_OK;
     }
     dh_pack_fini(&made);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for rows of conversations");
+    return dh_no_memory(ctx);
 }
 
 void dh_pack_fini(dh_pack *pack)

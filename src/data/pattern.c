@@ -262,8 +262,7 @@ dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool li
                        pattern);
     }
     dh_pattern *made = s.out.failed ? NULL : calloc(1, sizeof *made);
-    dh_status st = made ? compile(ctx, &s.out, literal, made)
-                        : dh_fail(ctx, DH_ENOMEM, "out of memory for a pattern");
+    dh_status st = made ? compile(ctx, &s.out, literal, made) : dh_no_memory(ctx);
     dh_str_fini(&s.out);
     if (st != DH_OK) {
         dh_pattern_free(made);
@@ -339,14 +338,14 @@ static pcre2_match_context *create_context(pcre2_jit_stack *stack, uint32_t ways
 dh_status dh_pattern_work_create(dh_ctx *ctx, dh_pattern_work **work)
 {
     dh_pattern_work *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
+    if (!made) return dh_no_memory(ctx);
     made->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_BYTES, NULL);
     made->quick = create_context(made->stack, QUICK_WAYS);
     made->counted = create_context(made->stack, MATCH_LIMIT);
     made->match = pcre2_match_data_create(1, NULL);
     if (!made->quick || !made->counted || !made->stack || !made->match) {
         dh_pattern_work_destroy(made);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
+        return dh_no_memory(ctx);
     }
     pcre2_set_callout(made->counted, count_step, made);
     made->steps_left = STEPS_BASE;

@@ -56,7 +56,7 @@ static dh_status check_free(dh_ctx *ctx, const char *dir)
     dh_str_printf(&path, "%s/tokenizer.json", dir);
     dh_status st = DH_OK;
     if (path.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", dir);
+        st = dh_no_memory(ctx);
     else if (dh_path_exists(path.text))
         st = dh_fail(ctx, DH_EINVAL, "%s exists already; remove it or choose another folder",
                      path.text);

@@ -28,7 +28,7 @@ dh_status dh_save_json(dh_ctx *ctx, const char *dir, const char *name, json_t *d
     dh_status st = DH_OK;
     if (path.failed || !document) {
         json_decref(document);
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s/%s", dir, name);
+        st = dh_no_memory(ctx);
     } else {
         st = dh_json_text_exact(ctx, document, JSON_INDENT(2), &text);
     }
@@ -62,7 +62,7 @@ dh_status dh_save_config_of(dh_ctx *ctx, const dh_tokenizer *tok, const char *cl
     append_text(tok, tok->eos, &eos);
     const dh_status st =
         bos.failed || eos.failed
-            ? dh_fail(ctx, DH_ENOMEM, "out of memory for special tokens")
+            ? dh_no_memory(ctx)
             : dh_save_tokenizer_config(ctx, dir, class_name, bos.len ? bos.text : NULL,
                                        eos.len ? eos.text : NULL);
     dh_str_fini(&bos);

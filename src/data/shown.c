@@ -166,8 +166,7 @@ static dh_status add(dh_ctx *ctx, dh_shown *shown, const dh_shown_steps *steps, 
     dh_str_append(&t.text, n ? text : "", n);
     for (size_t i = 0; i < steps->n && !t.text.failed; i++) apply(&t, &steps->at[i]);
     if (shown->by_suffix) put_front(&t, " ");
-    dh_status st =
-        t.text.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for token %u", id) : DH_OK;
+    dh_status st = t.text.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK)
         st = dh_vocab_replace(ctx, first ? &shown->first : &shown->text, id, t.text.text,
                               t.text.len, DH_PIECE_NORMAL);
@@ -182,8 +181,7 @@ dh_status dh_shown_add(dh_ctx *ctx, dh_shown *shown, const dh_shown_steps *steps
     for (size_t i = 0; i < steps->n; i++)
         if (steps->at[i].kind == DH_SHOWN_SUFFIX) shown->by_suffix = true;
     if (shown->by_suffix) {
-        if (!dh_vec_reserve(&shown->ends_word, (size_t)id + 1))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory for token %u", id);
+        if (!dh_vec_reserve(&shown->ends_word, (size_t)id + 1)) return dh_no_memory(ctx);
         while (shown->ends_word.n <= id) shown->ends_word.at[shown->ends_word.n++] = false;
     }
     DH_TRY(add(ctx, shown, steps, id, text, n, false));

@@ -28,7 +28,7 @@ static dh_status add_step(dh_ctx *ctx, dh_splitter *s, dh_split_step step)
     if (s->steps.n == MAX_STEPS)
         st = dh_fail(ctx, DH_EUNSUPPORTED, "more than %d steps that split text", MAX_STEPS);
     else if (!dh_vec_push(&s->steps, step))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory for a split pattern");
+        st = dh_no_memory(ctx);
     if (st != DH_OK) dh_pattern_free(step.pattern);
     return st;
 }
@@ -78,7 +78,7 @@ dh_status dh_splitter_add_rewrite(dh_ctx *ctx, dh_splitter *s, dh_split_step ste
 dh_status dh_split_scratch_create(dh_ctx *ctx, const dh_splitter *s, dh_split_scratch **scratch)
 {
     dh_split_scratch *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for splitting text");
+    if (!made) return dh_no_memory(ctx);
     dh_status st = dh_pattern_work_create(ctx, &made->work);
     if (st == DH_OK)
         *scratch = made;
@@ -257,7 +257,7 @@ static dh_status split_level(dh_ctx *ctx, split_job *job, size_t level, const un
     }
     dh_str *out = &job->scratch->rewritten[level];
     const bool fits = rewrite(step, text, n, first, job->most - job->rewritten[level], out);
-    if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
+    if (out->failed) return dh_no_memory(ctx);
     if (!fits) return dh_growth_fail(ctx, "pre_tokenizer", job->n);
     job->rewritten[level] += out->len;
     return split_level(ctx, job, level + 1, (const unsigned char *)out->text, out->len, first);

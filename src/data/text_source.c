@@ -101,8 +101,7 @@ static dh_status read_row(dh_ctx *ctx, const char *line, size_t n, json_error_t 
     DH_TRY(dh_json_read(ctx, line, n, JSON_ALLOW_NUL, error, row));
     if (*row) return DH_OK;
     dh_json_mend(line, n, &mended, &n_halves);
-    dh_status st =
-        mended.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading a line of JSON") : DH_OK;
+    dh_status st = mended.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && mended.text)
         st = dh_json_read(ctx, mended.text, mended.len, JSON_ALLOW_NUL, &other, row);
     *n_mended += *row && n_halves > 0;
@@ -324,8 +323,7 @@ static dh_status make_room(dh_ctx *ctx, const encode_job *job, size_t n_more)
     if (need > MANY_IDS)
         DH_TRY(dh_memory_check(ctx, (double)(cap - all->cap) * (double)sizeof *all->at, what));
     int32_t *grown = need > MANY_IDS ? realloc(all->at, cap * sizeof *grown) : NULL;
-    if (!grown && !dh_vec_reserve(all, need))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu token ids", need);
+    if (!grown && !dh_vec_reserve(all, need)) return dh_no_memory(ctx);
     if (grown) {
         all->at = grown;
         all->cap = cap;
@@ -478,7 +476,7 @@ static dh_status cache_path(dh_ctx *ctx, const dh_dataset_spec *spec, const text
                   (unsigned long long)hash);
     if (out.failed) {
         dh_str_fini(&out);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", spec->cache_dir);
+        return dh_no_memory(ctx);
     }
     *path = out.text;
     return DH_OK;

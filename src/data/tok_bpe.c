@@ -142,7 +142,7 @@ static dh_status encode_bpe(dh_ctx *ctx, dh_encoder *enc, const unsigned char *t
         dh_str_clear(&enc->norm);
         dh_str_append(&enc->norm, " ", 1);
         dh_str_append(&enc->norm, (const char *)text, n);
-        if (enc->norm.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
+        if (enc->norm.failed) return dh_no_memory(ctx);
         text = (const unsigned char *)enc->norm.text;
         n++;
     }

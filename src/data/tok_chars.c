@@ -95,8 +95,7 @@ static dh_status add_code(dh_ctx *ctx, dh_tokenizer *tok, uint32_t code)
 {
     unsigned char bytes[4];
     size_t n = dh_utf8_encode(code, bytes), id = tok->codes.n;
-    if (!dh_vec_push(&tok->codes, code))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu characters", id + 1);
+    if (!dh_vec_push(&tok->codes, code)) return dh_no_memory(ctx);
     return dh_vocab_set(ctx, &tok->vocab, id, bytes, n, DH_PIECE_NORMAL);
 }
 
@@ -117,7 +116,7 @@ dh_status dh_tokenizer_chars_from_text(dh_ctx *ctx, const void *text, size_t n_b
     DH_NEEDS(ctx, tok);
     if (n_bytes == 0) return dh_fail(ctx, DH_EINVAL, "no characters: the text is empty");
     uint8_t *seen = calloc(DH_CODE_SET_BYTES, 1);
-    if (!seen) return dh_fail(ctx, DH_ENOMEM, "out of memory for the set of characters");
+    if (!seen) return dh_no_memory(ctx);
     dh_status st = dh_chars_mark(ctx, text, n_bytes, seen);
     if (st == DH_OK) st = dh_chars_build(ctx, seen, tok);
     free(seen);
@@ -176,7 +175,7 @@ dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const ch
     json_t *root = json_pack("{s:s, s:i, s:s%}", "dhelix_tokenizer", "chars", "version", 1, "chars",
                              tok->vocab.bytes.text, tok->vocab.bytes.len);
     char *text = dh_json_text(root, JSON_INDENT(1));
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    if (!text) return dh_no_memory_while(ctx, "writing %s", path);
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
     return st;

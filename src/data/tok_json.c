@@ -49,7 +49,7 @@ dh_status dh_bpe_add_token(dh_ctx *ctx, dh_tokenizer *tok, const char *text, siz
 {
     if (kind != DH_PIECE_NORMAL) return dh_vocab_set(ctx, &tok->vocab, id, text, n, kind);
     unsigned char *bytes = malloc(n + 1);
-    if (!bytes) return dh_fail(ctx, DH_ENOMEM, "out of memory for a token of %zu bytes", n);
+    if (!bytes) return dh_no_memory(ctx);
     size_t n_bytes;
     dh_status st = n > 0 && dh_bytelevel_decode(text, n, bytes, &n_bytes)
                        ? dh_vocab_set(ctx, &tok->vocab, id, bytes, n_bytes, DH_PIECE_NORMAL)

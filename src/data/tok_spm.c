@@ -101,7 +101,7 @@ dh_status dh_spm_pairs_from_scores(dh_ctx *ctx, dh_tokenizer *tok, const float *
 {
     size_t n = tok->vocab.pieces.n;
     float *sorted = malloc((n + 1) * sizeof *sorted);
-    if (!sorted) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu scores", n);
+    if (!sorted) return dh_no_memory(ctx);
     memcpy(sorted, scores, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, descending);
     dh_status st = DH_OK;
@@ -181,7 +181,7 @@ static dh_status write_characters(dh_ctx *ctx, dh_encoder *enc, const unsigned c
             return dh_growth_fail(ctx, "precompiled_charsmap", *n);
         if (w.n > 0) behind_space = tok->collapse_spaces && w.text[w.n - 1] == ' ';
     }
-    if (enc->written.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", *n);
+    if (enc->written.failed) return dh_no_memory(ctx);
     *text = (const unsigned char *)(enc->written.text ? enc->written.text : "");
     *n = enc->written.len;
     return DH_OK;
@@ -197,7 +197,7 @@ static dh_status normalise(dh_ctx *ctx, dh_encoder *enc, const unsigned char *te
     dh_str_clear(&enc->norm);
     dh_str_append(&enc->norm, " ", 1); /* the prefix, used or not */
     dh_str_append(&enc->norm, (const char *)text, n);
-    if (enc->norm.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu bytes", n);
+    if (enc->norm.failed) return dh_no_memory(ctx);
     char *body = enc->norm.text + 1;
     if (tok->escape_space) n = dh_spm_unescape(body, n);
     while (tok->collapse_spaces && n > 0 && body[n - 1] == ' ') n--;

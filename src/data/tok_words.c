@@ -75,8 +75,7 @@ dh_status dh_encode_words(dh_ctx *ctx, dh_encoder *enc, const unsigned char *tex
 
 static dh_status push(dh_ctx *ctx, dh_encoder *enc, uint32_t id)
 {
-    return dh_vec_push(&enc->word, (int32_t)id) ? DH_OK
-                                                : dh_fail(ctx, DH_ENOMEM, "out of memory for ids");
+    return dh_vec_push(&enc->word, (int32_t)id) ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status no_unknown(dh_ctx *ctx, const unsigned char *word, size_t n)
@@ -199,8 +198,7 @@ static dh_status push_path(dh_ctx *ctx, dh_encoder *enc, dh_path_node *path,
 
 dh_status dh_unigram_segment(dh_ctx *ctx, dh_encoder *enc, const unsigned char *word, size_t n)
 {
-    if (!dh_vec_reserve(&enc->path, n + 1))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a word of %zu bytes", n);
+    if (!dh_vec_reserve(&enc->path, n + 1)) return dh_no_memory(ctx);
     dh_path_node *path = enc->path.at;
     for (size_t i = 0; i <= n; i++) path[i] = (dh_path_node){.start = DH_NONE, .id = DH_NO_ID};
     find_paths(enc->tok, path, word, n);

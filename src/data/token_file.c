@@ -209,9 +209,7 @@ static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t
         return DH_OK;
     }
     dh_token_run run = {bin + pointer, index->type, length};
-    return dh_vec_push(runs, run)
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory for %zu stretches of tokens", runs->n + 1);
+    return dh_vec_push(runs, run) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Documents that end before sequence i, after `at` tokens. Documents without a token do not count.
@@ -224,7 +222,7 @@ static dh_status add_ends(dh_ctx *ctx, const megatron_index *index, uint64_t i, 
     for (; *mark < index->n_marks && load_u64(index->marks + 8 * *mark) <= i; ++*mark) here = true;
     const int64_t last = ends->n ? ends->at[ends->n - 1] : 0;
     if (!here || at == last || dh_vec_push(ends, at)) return DH_OK;
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu documents", ends->n + 1);
+    return dh_no_memory(ctx);
 }
 
 dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,
@@ -289,7 +287,7 @@ dh_status dh_token_writer_open(dh_ctx *ctx, const char *path, size_t header_byte
                                dh_token_type type, dh_token_writer **w)
 {
     dh_token_writer *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    if (!made) return dh_no_memory_while(ctx, "writing %s", path);
     made->tmp = DH_TEMPORARY_NONE;
     made->path = strdup(path);
     made->hash = XXH3_createState();
@@ -297,7 +295,7 @@ dh_status dh_token_writer_open(dh_ctx *ctx, const char *path, size_t header_byte
     made->width = dh_token_bytes(type);
     dh_status st = made->path && made->hash && XXH3_64bits_reset(made->hash) == XXH_OK
                        ? writer_start(ctx, made)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+                       : dh_no_memory_while(ctx, "writing %s", path);
     if (st == DH_OK)
         *w = made;
     else

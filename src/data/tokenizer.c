@@ -14,7 +14,7 @@ dh_tokenizer *dh_tokenizer_new(dh_ctx *ctx, const dh_tok_kind *kind)
 {
     dh_tokenizer *tok = calloc(1, sizeof *tok);
     if (!tok) {
-        dh_fail(ctx, DH_ENOMEM, "out of memory for a tokenizer");
+        dh_no_memory(ctx);
         return NULL;
     }
     tok->kind = kind;
@@ -196,7 +196,7 @@ dh_status dh_encoder_create(dh_ctx *ctx, const dh_tokenizer *tok, dh_encoder **e
     DH_NEEDS(ctx, tok);
     DH_NEEDS(ctx, enc);
     dh_encoder *made = calloc(1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory for an encoder");
+    if (!made) return dh_no_memory(ctx);
     made->tok = tok;
     dh_status st = DH_OK;
     if (tok->splitter.steps.n) st = dh_split_scratch_create(ctx, &tok->splitter, &made->split);
@@ -229,8 +229,7 @@ void dh_encoder_destroy(dh_encoder *enc)
 
 dh_status dh_encoder_push(dh_ctx *ctx, dh_encoder *enc, uint32_t id)
 {
-    if (!dh_vec_push(enc->ids, (int32_t)id))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for %zu token ids", enc->ids->n + 1);
+    if (!dh_vec_push(enc->ids, (int32_t)id)) return dh_no_memory(ctx);
     enc->last_unk = false;
     if (enc->drain && enc->ids->n >= DRAIN_IDS)
         return enc->drain(ctx, enc->drain_arg, enc->ids, enc->done_bytes);
@@ -333,7 +332,7 @@ dh_status dh_encoder_word(dh_ctx *ctx, dh_encoder *enc, const unsigned char *wor
     bool ok = enc->tok->kind->symbols(enc, word, n);
     if (enc->tok->drops_unknown) ok = ok && drop_unknown(enc, word, n);
     ok = ok && dh_merger_run(&enc->merger, &enc->tok->pairs);
-    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory merging a word of %zu bytes", n);
+    if (!ok) return dh_no_memory(ctx);
     if (enc->merger.symbols.n == 0) return DH_OK;
     if (n <= DH_CACHED_WORD_MAX) remember(enc, word, n);
     return push_symbols(ctx, enc, word, n);
@@ -483,7 +482,7 @@ dh_status dh_tokenizer_decode(dh_ctx *ctx, const dh_tokenizer *tok, const int32_
                            tok->vocab.pieces.n);
         bool special = tok->vocab.pieces.at[ids[i]].kind == DH_PIECE_SPECIAL;
         if (!special || !(flags & DH_DECODE_SKIP_SPECIAL)) dh_str_append(out, bytes, len);
-        if (out->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory decoding %zu tokens", n);
+        if (out->failed) return dh_no_memory(ctx);
         /* Decoders that make a token's text see every token that is written. */
         if (!special || (tok->shown.text.pieces.n && !(flags & DH_DECODE_SKIP_SPECIAL)))
             prev = ids[i];

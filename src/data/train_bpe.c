@@ -185,8 +185,8 @@ static dh_status merge(dh_ctx *ctx, learner *l, uint32_t id)
     dh_vocab *v = &l->learned->vocab;
     dh_str_append(&joined, (const char *)dh_vocab_bytes(v, left), v->pieces.at[left].len);
     dh_str_append(&joined, (const char *)dh_vocab_bytes(v, right), v->pieces.at[right].len);
-    dh_status st = joined.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory merging tokens")
-                                 : dh_vocab_intern(ctx, v, joined.text, joined.len);
+    dh_status st =
+        joined.failed ? dh_no_memory(ctx) : dh_vocab_intern(ctx, v, joined.text, joined.len);
     note_merge(l, p);
     p->count = 0;
     memset(&p->words, 0, sizeof p->words);
@@ -234,8 +234,7 @@ static dh_status begin(dh_ctx *ctx, learner *l, const dh_word_counts *counts,
             add_pair(l, l->symbols[w.at + k], l->symbols[w.at + k + 1], (uint32_t)i);
     }
     push_touched(l);
-    return l->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for %zu words", counts->words.n)
-                     : DH_OK;
+    return l->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static void learner_fini(learner *l)
@@ -258,7 +257,7 @@ static dh_status learn(dh_ctx *ctx, const dh_word_counts *counts, size_t vocab,
     if (st == DH_OK) st = begin(ctx, &l, counts, byte_id);
     while (st == DH_OK && learned->vocab.pieces.n < vocab && (best = pop(&l)) != DH_NONE)
         st = merge(ctx, &l, best) == DH_OK ? dh_heed_stop(ctx, "merges were learnt") : ctx->status;
-    if (st == DH_OK && l.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory learning merges");
+    if (st == DH_OK && l.failed) st = dh_no_memory(ctx);
     learner_fini(&l);
     return st;
 }

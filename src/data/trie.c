@@ -65,5 +65,5 @@ dh_status dh_trie_build(dh_ctx *ctx, const dh_vocab *v, dh_trie *trie)
     for (size_t i = 0; ok && i < pending.n; i++) ok = grow(trie, v, ids, pending.at[i], &pending);
     dh_vec_fini(&pending);
     free(ids);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary's trie");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }

@@ -43,7 +43,7 @@ typedef struct unpacking {
 
 static dh_status no_memory(const unpacking *u)
 {
-    return dh_fail(u->ctx, DH_ENOMEM, "out of memory unpacking %s", u->path);
+    return dh_no_memory_while(u->ctx, "unpacking %s", u->path);
 }
 
 /* ---- what goes in --------------------------------------------------------------------------- */
@@ -399,7 +399,7 @@ static dh_status name_kept(dh_ctx *ctx, const char *path, const char *dir, dh_st
     const char *full = realpath(path, real) ? real : path, *slash = strrchr(path, '/');
     dh_str_printf(kept, "%s/%.100s-%016llx.text", dir, slash ? slash + 1 : path,
                   (unsigned long long)XXH3_64bits(full, strlen(full)));
-    return kept->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path in %s", dir) : DH_OK;
+    return kept->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* Whether an open file is a text of this source, whole; maps it. */

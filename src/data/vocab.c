@@ -18,9 +18,7 @@ static dh_status reserve_id(dh_ctx *ctx, dh_vocab *v, uint64_t id)
     if (id >= DH_VOCAB_MAX)
         return dh_fail(ctx, DH_EFORMAT, "token id %llu is out of range (limit %u)",
                        (unsigned long long)id, DH_VOCAB_MAX);
-    if (!dh_vec_reserve(&v->pieces, (size_t)id + 1))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a vocabulary of %llu tokens",
-                       (unsigned long long)id + 1);
+    if (!dh_vec_reserve(&v->pieces, (size_t)id + 1)) return dh_no_memory(ctx);
     while (v->pieces.n <= id) v->pieces.at[v->pieces.n++] = (dh_piece){0};
     return DH_OK;
 }
@@ -33,7 +31,7 @@ dh_status dh_vocab_replace(dh_ctx *ctx, dh_vocab *v, uint64_t id, const void *by
     if (len > (size_t)1 << 30 || offset + len > (size_t)1 << 31)
         return dh_fail(ctx, DH_EFORMAT, "token texts exceed 2 GiB");
     dh_str_append(&v->bytes, bytes, len);
-    if (v->bytes.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for token texts");
+    if (v->bytes.failed) return dh_no_memory(ctx);
     v->pieces.at[id] = (dh_piece){(uint32_t)offset, (uint32_t)len, kind};
     return DH_OK;
 }
@@ -61,7 +59,7 @@ static uint32_t find(const dh_vocab *v, uint64_t hash, const void *bytes, size_t
 static dh_status index_piece(dh_ctx *ctx, dh_vocab *v, uint64_t hash, uint32_t id)
 {
     if (dh_index_add(&v->index, hash, id)) return DH_OK;
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for the vocabulary index");
+    return dh_no_memory(ctx);
 }
 
 dh_status dh_vocab_index(dh_ctx *ctx, dh_vocab *v)
@@ -103,9 +101,7 @@ void dh_matcher_fini(dh_matcher *m)
 
 dh_status dh_matcher_add(dh_ctx *ctx, dh_matcher *m, dh_match_entry entry)
 {
-    return dh_vec_push(&m->entries, entry)
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory for the special tokens");
+    return dh_vec_push(&m->entries, entry) ? DH_OK : dh_no_memory(ctx);
 }
 
 static int by_first_byte_then_longest(const void *a, const void *b, void *vocab)

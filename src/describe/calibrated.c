@@ -13,7 +13,7 @@ static dh_status name_base(dh_ctx *ctx, const char *like, dh_arena *arena, const
     const bool is_file = path && (strchr(like, '/') || strstr(like, ".yaml"));
     *name = dh_arena_strdup(arena, is_file ? path : like);
     free(path);
-    return *name ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing a cluster file");
+    return *name ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status write_file(dh_ctx *ctx, const dh_calibrated *c,

@@ -148,8 +148,7 @@ static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, json_t *all)
     dh_cargo_list list;
     dh_status st = dh_cargo_read(ctx, r->program, r->spans, r->alone_ns, &list);
     for (size_t i = 0; st == DH_OK && i < list.rows.n; i++)
-        if (json_array_append_new(all, row_json(r, &list.rows.at[i])) != 0)
-            st = dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+        if (json_array_append_new(all, row_json(r, &list.rows.at[i])) != 0) st = dh_no_memory(ctx);
     dh_cargo_list_fini(&list);
     return st;
 }
@@ -157,7 +156,7 @@ static dh_status append_rank(dh_ctx *ctx, const dh_sim_rank *r, json_t *all)
 dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, json_t **list)
 {
     json_t *all = json_array();
-    dh_status st = all ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+    dh_status st = all ? DH_OK : dh_no_memory(ctx);
     for (size_t k = 0; st == DH_OK && k < sim->n_classes; k++)
         if (dh_cargo_is_first(sim, k)) st = append_rank(ctx, &sim->ranks[k], all);
     if (st == DH_OK)

@@ -92,7 +92,7 @@ dh_status dh_footprint_of(dh_ctx *ctx, const dh_program *p, dh_footprint *footpr
     bool ok = lives && changes;
     free(lives);
     free(changes);
-    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring a program");
+    if (!ok) return dh_no_memory(ctx);
     measure_persistent(p, &f);
     f.unused = p->slab_bytes - p->persistent_bytes - f.activations - f.scratch;
     *footprint = f;

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory making a table");
-}
-
 /* ---- what is varied ------------------------------------------------------------------------- */
 
 static dh_status add_value(dh_ctx *ctx, dh_grid *g, const char *setting, const char *text, size_t n,
@@ -20,7 +15,7 @@ static dh_status add_value(dh_ctx *ctx, dh_grid *g, const char *setting, const c
         return dh_fail(ctx, DH_EINVAL, "--table %s: a value is empty; KEY=V1,V2 is wanted",
                        setting);
     axis->values[axis->n] = dh_arena_printf(g->arena, "%.*s", (int)n, text);
-    return axis->values[axis->n++] ? DH_OK : no_memory(ctx);
+    return axis->values[axis->n++] ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status read_axis(dh_ctx *ctx, dh_grid *g, const char *setting)
@@ -33,7 +28,7 @@ static dh_status read_axis(dh_ctx *ctx, dh_grid *g, const char *setting)
     const char *texts = equal + 1;
     axis->key = dh_arena_printf(g->arena, "%.*s", (int)(equal - setting), setting);
     axis->values = DH_NEW_N(g->arena, const char *, strlen(texts) + 1);
-    if (!axis->key || !axis->values) return no_memory(ctx);
+    if (!axis->key || !axis->values) return dh_no_memory(ctx);
     for (;;) {
         const size_t n = dh_simulated_word(texts);
         DH_TRY(add_value(ctx, g, setting, texts, n, axis));
@@ -45,7 +40,7 @@ static dh_status read_axis(dh_ctx *ctx, dh_grid *g, const char *setting)
 dh_status dh_grid_open(dh_ctx *ctx, const char *const *settings, size_t n, dh_grid *grid)
 {
     *grid = (dh_grid){.arena = dh_arena_create(), .n = 1};
-    if (!grid->arena) return no_memory(ctx);
+    if (!grid->arena) return dh_no_memory(ctx);
     if (n == 0 || n > DH_COUNTOF(grid->axes))
         return dh_fail(ctx, DH_EINVAL, "--table: one or two settings are wanted, not %zu", n);
     for (size_t i = 0; i < n; i++) {
@@ -58,7 +53,7 @@ dh_status dh_grid_open(dh_ctx *ctx, const char *const *settings, size_t n, dh_gr
     if (grid->n > DH_GRID_MOST)
         return dh_fail(ctx, DH_EINVAL, "--table: %zu cells; at most %d", grid->n, DH_GRID_MOST);
     grid->cells = DH_NEW_N(grid->arena, dh_grid_cell, grid->n);
-    return grid->cells ? DH_OK : no_memory(ctx);
+    return grid->cells ? DH_OK : dh_no_memory(ctx);
 }
 
 void dh_grid_fini(dh_grid *grid)
@@ -106,7 +101,7 @@ static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
         st = dh_train_system_memory(ctx, &resolved->job, sim, &one.system);
         cell->fits = st == DH_OK && (!how->cluster || dh_simulated_fits(&one, how->cluster));
         cell->strategy = dh_arena_strdup(g->arena, resolved->job.strategy);
-        if (st == DH_OK && !cell->strategy) st = no_memory(ctx);
+        if (st == DH_OK && !cell->strategy) st = dh_no_memory(ctx);
     }
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);
@@ -122,7 +117,7 @@ static dh_status simulate_cell(dh_ctx *ctx, const dh_grid *g, const char *path,
     for (size_t i = 0; i < g->n_axes; i++) {
         overrides[n + i] =
             dh_arena_printf(g->arena, "%s=%s", g->axes[i].key, dh_grid_value(g, at, i));
-        if (!overrides[n + i]) return no_memory(ctx);
+        if (!overrides[n + i]) return dh_no_memory(ctx);
     }
     dh_status st = dh_job_load(ctx, path, overrides, n + g->n_axes, &job);
     if (st == DH_OK) {
@@ -132,7 +127,7 @@ static dh_status simulate_cell(dh_ctx *ctx, const dh_grid *g, const char *path,
     if (st == DH_OK || st == DH_ENOMEM || st == DH_EIO || st == DH_EINTERRUPTED) return st;
     g->cells[at].reason = dh_arena_strdup(g->arena, ctx->message);
     dh_ctx_reset(ctx);
-    return g->cells[at].reason ? DH_OK : no_memory(ctx);
+    return g->cells[at].reason ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -148,7 +143,7 @@ static dh_status check_job(dh_ctx *ctx, const char *path, const char *const *ove
     for (size_t i = 0; st == DH_OK && i < g->n_axes; i++)
         st = dh_job_get(ctx, job, g->axes[i].key, &value);
     if (st == DH_OK && !(g->model = dh_arena_strdup(g->arena, job->model.name)))
-        st = no_memory(ctx);
+        st = dh_no_memory(ctx);
     dh_str_fini(&value);
     dh_job_destroy(job);
     return st;
@@ -166,10 +161,10 @@ dh_status dh_grid_run(dh_ctx *ctx, const char *path, const char *const *override
                       const dh_simulated_how *how, dh_grid *grid)
 {
     const char **all = calloc(n + DH_COUNTOF(grid->axes), sizeof *all);
-    dh_status st = all ? check_job(ctx, path, overrides, n, grid) : no_memory(ctx);
+    dh_status st = all ? check_job(ctx, path, overrides, n, grid) : dh_no_memory(ctx);
     if (st == DH_OK && how->cluster &&
         !(grid->cluster = dh_arena_strdup(grid->arena, how->cluster->name)))
-        st = no_memory(ctx);
+        st = dh_no_memory(ctx);
     for (size_t i = 0; all && i < n; i++) all[i] = overrides[i];
     for (size_t i = 0; st == DH_OK && i < grid->n; i++)
         st = simulate_cell(ctx, grid, path, all, n, how, i);

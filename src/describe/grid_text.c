@@ -107,7 +107,7 @@ static dh_status write_file(dh_ctx *ctx, const char *dir, const char *name, cons
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", dir, name);
     dh_status st = path.failed || text->failed
-                       ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a table")
+                       ? dh_no_memory(ctx)
                        : dh_file_write_atomic(ctx, path.text, text->text, text->len);
     dh_str_fini(&path);
     return st;

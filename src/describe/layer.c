@@ -56,12 +56,12 @@ dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *po
     DH_TRY(dh_session_program(ctx, &spec, DH_MODE_TRAIN, 0, &l->program));
     DH_TRY(make_graphs(ctx, &spec.recipe, l));
     l->arena = dh_arena_create();
-    if (!l->arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+    if (!l->arena) return dh_no_memory(ctx);
     DH_TRY(dh_slot_of_graphs(ctx, l->arena, l->costs, &l->program->mesh, 0, l->graphs[0],
                              l->graphs[1], &l->slot));
     l->n = l->slot->strand[0].n + l->slot->strand[1].n;
     l->order = DH_NEW_N(l->arena, dh_slot_pick, l->n + 1);
-    return l->order ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a layer");
+    return l->order ? DH_OK : dh_no_memory(ctx);
 }
 
 void dh_layer_plan_close(dh_layer_plan *l)
@@ -100,7 +100,7 @@ dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows)
         DH_TRY(time_policy(ctx, l, &policies[i], &t));
         if (i == 0) first_ns = t.period_ns;
         if (json_array_append_new(rows, policy_row(&policies[i], &t, first_ns)) != 0)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+            return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -132,7 +132,7 @@ static dh_status list_operators(dh_ctx *ctx, dh_layer_plan *l, json_t *operators
     if (ok) DH_TRY(dh_slot_time(ctx, l->slot, l->order, &t));
     for (uint32_t i = 0; ok && i < l->n; i++)
         ok = json_array_append_new(operators, operator_json(l, i, &t)) == 0;
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory explaining a layer");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- memory of orders ----------------------------------------------------------------------- */
@@ -157,9 +157,8 @@ static dh_status add_frontier(dh_ctx *ctx, const dh_resolved *job, json_t *docum
     json_t *memory = json_pack("{so}", "points", points);
     if (memory && f.room_bytes > 0)
         json_object_set_new(memory, "room_bytes", json_integer((json_int_t)f.room_bytes));
-    return memory && json_object_set_new(document, "order_memory", memory) == 0
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory explaining the memory of orders");
+    return memory && json_object_set_new(document, "order_memory", memory) == 0 ? DH_OK
+                                                                                : dh_no_memory(ctx);
 }
 
 /* ---- processors of communicators --------------------------------------------------------------
@@ -203,9 +202,8 @@ static dh_status add_links(dh_ctx *ctx, const dh_resolved *job, json_t *document
                   (double)c.step_ns * 1e-6, "none_held_step_ms", (double)c.none_ns * 1e-6,
                   "best_held_step_ms", (double)c.held_ns * 1e-6, "full_step_ms",
                   (double)c.full_ns * 1e-6, "streams", streams);
-    return links && json_object_set_new(document, "communicators", links) == 0
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory explaining communicators");
+    return links && json_object_set_new(document, "communicators", links) == 0 ? DH_OK
+                                                                               : dh_no_memory(ctx);
 }
 
 /* ---- as JSON -------------------------------------------------------------------------------- */
@@ -240,8 +238,7 @@ static dh_status add_beside(dh_ctx *ctx, const dh_resolved *job, json_t *documen
     if (!b.sequential.known && !b.plain.known) return DH_OK;
     json_t *steps = json_pack("{sf sf ss}", "step_ms", (double)b.own_ns * 1e-6, "error", b.error,
                               "error_is", b.error_source);
-    if (!steps || json_object_set_new(document, "predicted", steps) != 0)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory comparing strategies");
+    if (!steps || json_object_set_new(document, "predicted", steps) != 0) return dh_no_memory(ctx);
     add_other(steps, "sequential_ms", "beside_sequential", &b.sequential);
     add_other(steps, "plain_ms", "beside_plain", &b.plain);
     if (b.plain.known) json_object_set_new(steps, "plain_without", json_string(b.settings));
@@ -255,8 +252,7 @@ dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *
     json_t *document =
         json_pack("{ss ss sf so}", "costs", l->costs->name, "policy", l->ordering.policy->name,
                   "bound_us", dh_slot_bound(l->slot) / 1e3, "policies", rows);
-    dh_status st = document ? dh_layer_plan_compare(ctx, l, rows)
-                            : dh_fail(ctx, DH_ENOMEM, "out of memory comparing policies");
+    dh_status st = document ? dh_layer_plan_compare(ctx, l, rows) : dh_no_memory(ctx);
     if (st == DH_OK) st = add_beside(ctx, job, document);
     if (st == DH_OK && sim) st = add_explained(ctx, job, sim, l, document);
     if (st == DH_OK)

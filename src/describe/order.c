@@ -27,11 +27,6 @@ static const dh_slot_op *op_of(const export *e, uint32_t pick)
     return &e->l->slot->strand[p->strand].ops[p->op];
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory exporting an order");
-}
-
 /* ---- operators ------------------------------------------------------------------------------ */
 
 static const char *phase_of(const export *e, uint32_t pick)
@@ -206,7 +201,7 @@ dh_status dh_order_json(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan *l, j
     export e = {.l = l, .model = &job->job.model};
     for (int s = 0; s < 2; s++) e.layers[s] = dh_model_of_layer(e.model, l->layer[s]);
     json_t *document = NULL;
-    if (!prepare(&e)) return no_memory(ctx);
+    if (!prepare(&e)) return dh_no_memory(ctx);
     DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
     DH_TRY(dh_slot_time(ctx, l->slot, l->order, &e.t));
     for (uint32_t i = 0; i < l->n; i++) e.place[l->order[i].strand][l->order[i].op] = i;
@@ -215,5 +210,5 @@ dh_status dh_order_json(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan *l, j
         return DH_OK;
     }
     json_decref(document);
-    return no_memory(ctx);
+    return dh_no_memory(ctx);
 }

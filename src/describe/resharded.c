@@ -9,11 +9,6 @@
 
 const char *const dh_resharded_names[] = {"params", "grads", "states", NULL};
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a reshard");
-}
-
 /* ---- wires ---------------------------------------------------------------------------------- */
 
 /* What the costs say of a message of n bytes. */
@@ -69,7 +64,7 @@ static dh_status run_programs(dh_ctx *ctx, const dh_reshard *r, const dh_costs *
                               dh_resharded_row *row)
 {
     dh_program **programs = calloc((size_t)r->n_ranks, sizeof *programs);
-    dh_status st = programs ? DH_OK : no_memory(ctx);
+    dh_status st = programs ? DH_OK : dh_no_memory(ctx);
     for (int64_t rank = 0; st == DH_OK && rank < r->n_ranks; rank++)
         st = dh_reshard_program(ctx, r, rank, 0, NULL, &programs[rank]);
     if (st == DH_OK) st = simulate(ctx, costs, programs, r->n_ranks, row);

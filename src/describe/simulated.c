@@ -27,11 +27,6 @@ static size_t count_words(const char *texts)
     return n;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory listing strategies and schedules");
-}
-
 /* Strategies of the list, or schedules: what stands in a row before the two are crossed. */
 typedef struct choices {
     const dh_strategy **strategy;
@@ -65,7 +60,7 @@ static dh_status read_each(dh_ctx *ctx, dh_arena *arena, const char *names, choi
     for (;;) {
         const size_t n = dh_simulated_word(names);
         char *name = dh_arena_printf(arena, "%.*s", (int)n, names);
-        if (!name) return no_memory(ctx);
+        if (!name) return dh_no_memory(ctx);
         DH_TRY(read(ctx, arena, name, c));
         if (!names[n]) return DH_OK;
         names += n + 1;
@@ -81,7 +76,7 @@ static dh_status choose_strategies(dh_ctx *ctx, const dh_job *job, const char *n
     const bool open = names == job->strategy && strcmp(names, open_strategy.name) == 0;
     const bool every = strcmp(names, "all") == 0 || open;
     c->strategy = DH_NEW_N(arena, const dh_strategy *, every ? n_all + 1 : count_words(names));
-    if (!c->strategy) return no_memory(ctx);
+    if (!c->strategy) return dh_no_memory(ctx);
     if (!every) return read_each(ctx, arena, names, c, read_strategy);
     for (size_t i = 0; i < n_all; i++) c->strategy[c->n++] = &all[i];
     if (open) c->strategy[c->n++] = &open_strategy;
@@ -95,10 +90,10 @@ static dh_status choose_schedules(dh_ctx *ctx, const char *names, dh_arena *aren
     if (!names) return DH_OK;
     const bool every = strcmp(names, "all") == 0;
     c->schedule = DH_NEW_N(arena, char *, every ? n_all : count_words(names));
-    if (!c->schedule) return no_memory(ctx);
+    if (!c->schedule) return dh_no_memory(ctx);
     if (!every) return read_each(ctx, arena, names, c, read_schedule);
     for (size_t i = 0; i < n_all; i++)
-        if (!(c->schedule[c->n++] = dh_arena_strdup(arena, all[i]->name))) return no_memory(ctx);
+        if (!(c->schedule[c->n++] = dh_arena_strdup(arena, all[i]->name))) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -135,14 +130,14 @@ dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategi
 {
     choices strategy = {.n = 0}, schedule = {.n = 0};
     *list = (dh_simulated_list){.arena = dh_arena_create()};
-    if (!list->arena) return no_memory(ctx);
+    if (!list->arena) return dh_no_memory(ctx);
     DH_TRY(choose_strategies(ctx, job, strategies, list->arena, &strategy));
     DH_TRY(choose_schedules(ctx, schedules, list->arena, &schedule));
     list->n_strategies = strategy.n;
     list->n_schedules = schedule.n;
     const size_t n_schedules = DH_MAX(schedule.n, (size_t)1);
     list->at = DH_NEW_N(list->arena, dh_simulated, strategy.n * n_schedules + 1);
-    if (!list->at) return no_memory(ctx);
+    if (!list->at) return dh_no_memory(ctx);
     for (size_t i = 0; i < n_schedules; i++)
         for (size_t k = 0; k < strategy.n; k++)
             list->at[list->n++] =
@@ -195,7 +190,7 @@ static dh_status use_schedule(dh_ctx *ctx, dh_arena *arena, const char *schedule
     if (!schedule) return DH_OK;
     DH_TRY(dh_schedule_find(ctx, schedule, &row));
     job->schedule = dh_arena_strdup(arena, row->name);
-    if (!job->schedule) return no_memory(ctx);
+    if (!job->schedule) return dh_no_memory(ctx);
     job->vpp = row->n_chunks > 0 ? row->n_chunks : DH_MAX(job->vpp, least_stages);
     return dh_job_check(ctx, job);
 }
@@ -358,7 +353,7 @@ static dh_status write_folder(dh_ctx *ctx, const dh_simulated_list *list, const 
     dh_str_printf(&dir, "%s", out);
     if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->taken);
     if (list->n_strategies > 1) dh_str_printf(&dir, "/%s", one->strategy->name);
-    dh_status st = dir.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a run folder")
+    dh_status st = dir.failed ? dh_no_memory(ctx)
                               : dh_train_write_simulated(ctx, one->job, one->sim, dir.text);
     dh_str_fini(&dir);
     return st;

@@ -539,7 +539,7 @@ static void torchtitan(exporter *e)
 dh_status dh_export(dh_ctx *ctx, dh_project project, const dh_job *job, dh_exported *exported)
 {
     dh_exported out = {.arena = dh_arena_create()};
-    if (!out.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory exporting a job");
+    if (!out.arena) return dh_no_memory(ctx);
     const bool nemo = project == DH_PROJECT_NEMO;
     exporter e = {
         .ctx = ctx, .out = &out, .job = job, .project = nemo ? DH_PROJECT_MEGATRON : project};
@@ -551,7 +551,7 @@ dh_status dh_export(dh_ctx *ctx, dh_project project, const dh_job *job, dh_expor
     if (nemo && !e.failed) e.failed = !dh_export_nemo(&out, job);
     if (e.failed || out.text.failed) {
         dh_exported_free(&out);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory exporting a job");
+        return dh_no_memory(ctx);
     }
     *exported = out;
     return DH_OK;

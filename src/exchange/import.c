@@ -564,7 +564,7 @@ dh_status dh_import(dh_ctx *ctx, dh_project project, const char *what, const dh_
                     dh_imported *imported)
 {
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory importing a job");
+    if (!arena) return dh_no_memory(ctx);
     importer im = {.ctx = ctx, .arena = arena, .how = how, .source = {.arena = arena}};
     dh_str text = DH_STR_INIT;
     read_source(&im, project, what);

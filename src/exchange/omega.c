@@ -11,11 +11,6 @@ typedef struct reader {
     dh_source *source;
 } reader;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading a YAML file");
-}
-
 static dh_status say(reader *r, const char *path, const yaml_node_t *at, const char *text)
 {
     char place[512];
@@ -24,8 +19,8 @@ static dh_status say(reader *r, const char *path, const yaml_node_t *at, const c
         .name = dh_arena_strdup(arena, path),
         .value = dh_arena_strdup(arena, text),
         .place = dh_arena_strdup(arena, dh_yaml_place(r->yaml, at, place, sizeof place))};
-    if (!said.name || !said.value || !said.place) return no_memory(r->ctx);
-    return dh_vec_push(&r->source->said, said) ? DH_OK : no_memory(r->ctx);
+    if (!said.name || !said.value || !said.place) return dh_no_memory(r->ctx);
+    return dh_vec_push(&r->source->said, said) ? DH_OK : dh_no_memory(r->ctx);
 }
 
 static dh_status visit(void *self, const char *path, const yaml_node_t *key,
@@ -47,7 +42,7 @@ static dh_status sequence(reader *r, const char *path, const yaml_node_t *node)
         }
         if (st == DH_OK) dh_str_printf(&text, "%s%s", text.len ? " " : "", one);
     }
-    if (st == DH_OK && text.failed) st = no_memory(r->ctx);
+    if (st == DH_OK && text.failed) st = dh_no_memory(r->ctx);
     if (st == DH_OK) st = say(r, path, node, text.text ? text.text : "");
     dh_str_fini(&text);
     return st;

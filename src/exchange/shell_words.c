@@ -23,7 +23,7 @@ dh_status sh_refuse(shell *s, const char *what)
 
 dh_status sh_no_memory(shell *s)
 {
-    return dh_fail(s->ctx, DH_ENOMEM, "out of memory reading %s", s->origin);
+    return dh_no_memory_while(s->ctx, "reading %s", s->origin);
 }
 
 static dh_status expand(shell *s, size_t n)

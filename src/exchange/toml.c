@@ -29,7 +29,7 @@ static dh_status refuse(toml *t, const char *what)
 
 static dh_status no_memory(toml *t)
 {
-    return dh_fail(t->ctx, DH_ENOMEM, "out of memory reading %s", t->origin);
+    return dh_no_memory_while(t->ctx, "reading %s", t->origin);
 }
 
 static void blanks(toml *t, bool lines)

@@ -654,7 +654,7 @@ dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind,
     if ((unsigned)kind >= DH_N_BLOCK_KIND || !builders[kind])
         return dh_fail(ctx, DH_EINVAL, "block kind %d has no builder", (int)kind);
     dh_graph *g = calloc(1, sizeof *g);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+    if (!g) return dh_no_memory(ctx);
     g->kind = kind;
     g->mode = build->mode;
     g->dtype = build->dtype;
@@ -671,7 +671,7 @@ dh_status dh_graph_build(dh_ctx *ctx, const dh_build *build, dh_block_kind kind,
     builders[kind](&b);
     if (b.failed) {
         dh_graph_destroy(g);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+        return dh_no_memory(ctx);
     }
     *graph = g;
     return DH_OK;

@@ -458,7 +458,7 @@ static dh_status differentiate(dh_ctx *ctx, tape *t)
         DH_TRY(tape_collect(ctx, t, g->x_in));
         g->dx_in = t->grads[g->x_in];
     }
-    return t->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory differentiating a graph") : DH_OK;
+    return t->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph)

@@ -350,7 +350,7 @@ static dh_status check_op(dh_ctx *ctx, const dh_graph *g, uint32_t op_id, int64_
 static dh_status check_ops(dh_ctx *ctx, const dh_graph *g, uint32_t *fault)
 {
     int64_t *rows_written = calloc(g->tensors.n + 1, sizeof *rows_written);
-    if (!rows_written) return dh_fail(ctx, DH_ENOMEM, "out of memory checking a graph");
+    if (!rows_written) return dh_no_memory(ctx);
     const uint32_t entering[] = {g->x_in, g->dx_out};
     for (size_t i = 0; i < DH_COUNTOF(entering); i++)
         if (entering[i] != DH_NONE)

@@ -19,7 +19,7 @@ typedef struct builder {
 static dh_status start(dh_ctx *ctx, builder *b, dh_block_kind kind, dh_dtype dtype)
 {
     b->graph = calloc(1, sizeof *b->graph);
-    if (!b->graph) return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+    if (!b->graph) return dh_no_memory(ctx);
     dh_graph *g = b->graph;
     g->kind = kind;
     g->mode = DH_MODE_TRAIN;
@@ -32,7 +32,7 @@ static dh_status finish(dh_ctx *ctx, builder *b, dh_graph **graph)
 {
     if (b->failed) {
         dh_graph_destroy(b->graph);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory building a graph");
+        return dh_no_memory(ctx);
     }
     *graph = b->graph;
     return DH_OK;
@@ -351,7 +351,7 @@ dh_status dh_graph_build_optimizer(dh_ctx *ctx, const dh_opt_region *regions, si
 {
     builder b = {0};
     uint32_t *grads = calloc(n + 1, sizeof *grads);
-    if (!grads) return dh_fail(ctx, DH_ENOMEM, "out of memory building the optimizer");
+    if (!grads) return dh_no_memory(ctx);
     dh_status st = start(ctx, &b, DH_BLOCK_OPT, dtype);
     if (st == DH_OK) {
         for (size_t i = 0; i < n; i++)

@@ -225,8 +225,7 @@ static dh_status apply_use(dh_ctx *ctx, const dh_graph_spec *spec, dh_graph_rank
                                .report = reports ? &report : NULL};
     dh_status st = report.idle ? DH_OK : use->pass->apply(ctx, &work);
     report.n_after = graph->ops.n;
-    if (st == DH_OK && reports && !dh_vec_push(reports, report))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory describing a pass");
+    if (st == DH_OK && reports && !dh_vec_push(reports, report)) st = dh_no_memory(ctx);
     if (st != DH_OK || !reports) dh_vec_fini(&report.left);
     return st;
 }

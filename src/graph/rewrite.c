@@ -147,7 +147,7 @@ dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op)
 
 dh_status rewrite_end(dh_ctx *ctx, rewrite *r, dh_status st, const char *doing)
 {
-    if (st == DH_OK && r->failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory %s", doing);
+    if (st == DH_OK && r->failed) st = dh_no_memory(ctx);
     if (st == DH_OK) {
         dh_vec_fini(&r->graph->ops);
         r->graph->ops.at = r->ops.at;

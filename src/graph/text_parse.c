@@ -74,11 +74,6 @@ static dh_status fail_at(reader *r, place where, const char *fmt, ...)
     return dh_fail(r->ctx, DH_EFORMAT, "line %u, column %u: %s", where.line, where.column, text);
 }
 
-static dh_status out_of_memory(reader *r)
-{
-    return dh_fail(r->ctx, DH_ENOMEM, "out of memory reading a graph");
-}
-
 static void skip_blanks(reader *r)
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\r')) r->at++;
@@ -245,7 +240,7 @@ static dh_status read_ref(reader *r, uint32_t *id)
     DH_TRY(read_label(r, id, ref.name, &ref.place));
     ref.id = *id;
     if (ref.id < r->graph->tensors.n) return check_ref(r, &ref);
-    return dh_vec_push(&r->late, ref) ? DH_OK : out_of_memory(r);
+    return dh_vec_push(&r->late, ref) ? DH_OK : dh_no_memory(r->ctx);
 }
 
 static dh_status check_late_refs(reader *r)
@@ -413,7 +408,7 @@ static dh_status read_tensor(reader *r)
     DH_TRY(read_tensor_attributes(r, &t));
     bool kept =
         dh_vec_push(&r->lines->tensors, r->line) && dh_graph_add_tensor(r->graph, &t) != DH_NONE;
-    return kept ? DH_OK : out_of_memory(r);
+    return kept ? DH_OK : dh_no_memory(r->ctx);
 }
 
 /* ---- operators ------------------------------------------------------------------------------ */
@@ -528,7 +523,7 @@ static dh_status read_op(reader *r, dh_phase phase)
     if (r->graph->ops.n >= MAX_OBJECTS)
         return fail_at(r, where, "a graph has at most %d operators", MAX_OBJECTS);
     if (!dh_vec_push(&r->graph->ops, op) || !dh_vec_push(&r->lines->ops, r->line))
-        return out_of_memory(r);
+        return dh_no_memory(r->ctx);
     return DH_OK;
 }
 
@@ -627,7 +622,7 @@ dh_status dh_graph_parse_lines(dh_ctx *ctx, const char *text, size_t n_bytes, dh
 {
     *lines = (dh_graph_lines){{0}, {0}};
     dh_graph *g = calloc(1, sizeof *g);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a graph");
+    if (!g) return dh_no_memory(ctx);
     for (size_t i = 0; i < DH_N_END_FIELD; i++) *dh_graph_end(g, i) = DH_NONE;
     const char *start = n_bytes ? text : "";
     reader r = {.ctx = ctx,

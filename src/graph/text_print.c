@@ -195,5 +195,5 @@ dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out)
     print_ends(out, graph);
     dh_str_printf(out, "\n");
     for (uint32_t i = 0; i < graph->ops.n; i++) print_op(out, graph, &graph->ops.at[i]);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing a graph") : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }

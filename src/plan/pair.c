@@ -145,7 +145,7 @@ static dh_status plan_create(dh_ctx *ctx, const char *policy, dh_pair_plan **pla
     dh_pair_plan *p = arena ? DH_NEW(arena, dh_pair_plan) : NULL;
     if (!p || !(p->policy = dh_arena_strdup(arena, policy))) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "no memory for a pairing plan");
+        return dh_no_memory(ctx);
     }
     p->arena = arena;
     *plan = p;
@@ -170,7 +170,7 @@ static dh_status run_policy(dh_ctx *ctx, const dh_pair_policy *policy,
     dh_pair_search search = {.costs = {problem, options, NULL}, .arena = dh_arena_create()};
     dh_pair_plan *p = NULL;
     dh_status st = DH_OK;
-    if (!search.arena) return dh_fail(ctx, DH_ENOMEM, "no memory for a pairing search");
+    if (!search.arena) return dh_no_memory(ctx);
     DH_TRY_GOTO(run_search(ctx, policy, &search), done);
     DH_TRY_GOTO(plan_create(ctx, policy->name, &p), done);
     DH_TRY_GOTO(pair_result_make(ctx, &search, p), done);
@@ -190,7 +190,7 @@ static dh_status run_others(dh_ctx *ctx, const dh_pair_policy *chosen,
                             dh_pair_plan *plan)
 {
     plan->others = DH_NEW_N(plan->arena, dh_pair_other, DH_COUNTOF(policies));
-    if (!plan->others) return dh_fail(ctx, DH_ENOMEM, "no memory for a pairing plan");
+    if (!plan->others) return dh_no_memory(ctx);
     for (size_t k = 0; k < DH_COUNTOF(policies); k++) {
         dh_pair_plan *other;
         if (strcmp(policies[k].name, chosen->name) == 0) continue;

@@ -148,5 +148,5 @@ dh_status pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *p, const dh_pair_pl
                   "  backward, us, slow-down");
     for (int32_t k = 0; k < plan->n_rounds; k++) draw_round(p, plan, k, out);
     draw_others(plan, out);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "no memory for a drawing") : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }

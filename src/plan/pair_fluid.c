@@ -33,7 +33,7 @@ dh_status pair_rates_make(dh_ctx *ctx, dh_arena *arena, pair_costs *costs)
 {
     const int32_t n_f = costs->problem->f.n, n_b = costs->problem->b.n;
     pair_rate *rates = DH_NEW_N(arena, pair_rate, (size_t)n_f * (size_t)n_b);
-    if (!rates) return dh_fail(ctx, DH_ENOMEM, "no memory for rates of %d x %d pairs", n_f, n_b);
+    if (!rates) return dh_no_memory(ctx);
     for (int32_t f = 0; f < n_f; f++)
         for (int32_t b = 0; b < n_b; b++)
             rates[(size_t)f * (size_t)n_b + (size_t)b] = rate_of(costs, f, b);

@@ -9,11 +9,6 @@
 
 #include "pair_build.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "no memory for the orders of a strand");
-}
-
 /* ---- dag -------------------------------------------------------------------------------- */
 
 dh_status pair_dag_make(dh_ctx *ctx, dh_arena *arena, dh_pair_strand strand, bool move_wgrad,
@@ -23,7 +18,7 @@ dh_status pair_dag_make(dh_ctx *ctx, dh_arena *arena, dh_pair_strand strand, boo
     for (int32_t k = 0; k < strand.n; k++) most += (size_t)strand.ops[k].n_preds + 1;
     int32_t *first = DH_NEW_N(arena, int32_t, strand.n + 1);
     int32_t *preds = DH_NEW_N(arena, int32_t, most + 1);
-    if (!first || !preds) return no_memory(ctx);
+    if (!first || !preds) return dh_no_memory(ctx);
     int32_t n = 0;
     for (int32_t k = 0; k < strand.n; k++) {
         const dh_pair_op *op = &strand.ops[k];
@@ -50,7 +45,7 @@ dh_status pair_dag_order(dh_ctx *ctx, dh_arena *arena, const pair_dag *dag, cons
                          int32_t *order)
 {
     bool *done = DH_NEW_N(arena, bool, dag->n + 1);
-    if (!done) return no_memory(ctx);
+    if (!done) return dh_no_memory(ctx);
     for (int32_t at = 0; at < dag->n; at++) {
         int32_t next = -1;
         for (int32_t k = 0; k < dag->n; k++)
@@ -139,12 +134,12 @@ static void read_dag(builder *s, const pair_dag *dag)
 /* Breadth first from nothing finished: by size, so that all parts of a set come before it. */
 static dh_status list_closed(builder *s)
 {
-    if (index_put(&s->closed, 0) < 0) return no_memory(s->ctx);
+    if (index_put(&s->closed, 0) < 0) return dh_no_memory(s->ctx);
     for (size_t at = 0; at < s->closed.sets.n; at++) {
         const uint64_t set = s->closed.sets.at[at];
         for (int32_t k = 0; k < s->n; k++) {
             if ((set & bit(k)) || (s->preds[k] & ~set)) continue;
-            if (index_put(&s->closed, set | bit(k)) < 0) return no_memory(s->ctx);
+            if (index_put(&s->closed, set | bit(k)) < 0) return dh_no_memory(s->ctx);
         }
     }
     return DH_OK;
@@ -252,8 +247,8 @@ static dh_status link_sets(builder *s)
     for (size_t k = 0; k < s->closed.sets.n && !s->full; k++)
         if (!dh_vec_push(&l->first_edge, l->edges.n) ||
             !list_edges(s, s->closed.sets.at[k], 0, 0, 0))
-            return no_memory(s->ctx);
-    return dh_vec_push(&l->first_edge, l->edges.n) ? DH_OK : no_memory(s->ctx);
+            return dh_no_memory(s->ctx);
+    return dh_vec_push(&l->first_edge, l->edges.n) ? DH_OK : dh_no_memory(s->ctx);
 }
 
 dh_status pair_lattice_full(dh_ctx *ctx, const pair_dag *dag, int32_t max_segment,
@@ -296,7 +291,7 @@ dh_status pair_lattice_chain(dh_ctx *ctx, const int32_t *order, int32_t n, int32
     for (int32_t k = 0; ok && k <= n; k++) ok = link_prefix(lattice, k, max_segment);
     if (ok && dh_vec_push(&lattice->first_edge, lattice->edges.n)) return DH_OK;
     pair_lattice_fini(lattice);
-    return no_memory(ctx);
+    return dh_no_memory(ctx);
 }
 
 void pair_lattice_fini(pair_lattice *lattice)

@@ -58,7 +58,7 @@ typedef struct reader {
 
 static dh_status no_memory(const reader *r)
 {
-    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for line %d", r->source, r->csv.line);
+    return dh_no_memory_while(r->ctx, "reading %s", r->source);
 }
 
 /* Next cell of the line as terminated text; *found: there was one. */
@@ -194,7 +194,7 @@ static dh_status matrix_create(dh_ctx *ctx, const char *source, dh_oef_matrix **
     dh_oef_matrix *m = arena ? DH_NEW(arena, dh_oef_matrix) : NULL;
     if (!m) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "%s: no memory for a matrix", source);
+        return dh_no_memory_while(ctx, "reading %s", source);
     }
     m->arena = arena;
     *matrix = m;

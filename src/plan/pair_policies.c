@@ -85,7 +85,7 @@ static dh_status list_orders(dh_ctx *ctx, dh_pair_search *s, dh_pair_strand stra
 {
     int32_t *key = DH_NEW_N(s->arena, int32_t, strand.n + 1);
     *orders = DH_NEW_N(s->arena, int32_t, (size_t)N_RULES * (size_t)strand.n + 1);
-    if (!key || !*orders) return dh_fail(ctx, DH_ENOMEM, "no memory for orders of a strand");
+    if (!key || !*orders) return dh_no_memory(ctx);
     for (int32_t r = 0; r < N_RULES; r++) {
         for (int32_t k = 0; k < strand.n; k++) key[k] = key_rules[r](strand.ops, k);
         DH_TRY(pair_dag_order(ctx, s->arena, dag, key, *orders + (size_t)r * (size_t)strand.n));
@@ -131,7 +131,7 @@ static dh_status keep_note(dh_ctx *ctx, dh_pair_search *s, const char *fmt, ...)
     dh_vsnprintf(why, sizeof why, fmt, args);
     va_end(args);
     s->note = dh_arena_strdup(s->arena, why);
-    return s->note ? DH_OK : dh_fail(ctx, DH_ENOMEM, "no memory for a note");
+    return s->note ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Edges of one lattice, when every one of the other's sets has at least one. */

@@ -5,11 +5,6 @@
 
 #include "pair_build.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "no memory for a pairing plan");
-}
-
 /* ---- rounds ------------------------------------------------------------------------------ */
 
 static bool is_alone(const pair_move *m)
@@ -28,7 +23,7 @@ static dh_status make_rounds(dh_ctx *ctx, const dh_pair_search *s, dh_pair_plan 
     int32_t *f = DH_NEW_N(plan->arena, int32_t, s->f.n + 1);
     int32_t *b = DH_NEW_N(plan->arena, int32_t, s->b.n + 1);
     plan->rounds = DH_NEW_N(plan->arena, dh_pair_round, s->moves.n + 1);
-    if (!f || !b || !plan->rounds) return no_memory(ctx);
+    if (!f || !b || !plan->rounds) return dh_no_memory(ctx);
     for (size_t k = 0; k < s->moves.n; k++) {
         const pair_move *m = &s->moves.at[k];
         if (k == 0 || !joins(m - 1, m))
@@ -138,14 +133,14 @@ dh_status pair_result_make(dh_ctx *ctx, const dh_pair_search *search, dh_pair_pl
     plan->b_span = DH_NEW_N(plan->arena, dh_pair_span, p->b.n + 1);
     int64_t *f_end = DH_NEW_N(plan->arena, int64_t, p->f.n + 1);
     int64_t *b_end = DH_NEW_N(plan->arena, int64_t, p->b.n + 1);
-    if (!plan->f_span || !plan->b_span || !f_end || !b_end) return no_memory(ctx);
+    if (!plan->f_span || !plan->b_span || !f_end || !b_end) return dh_no_memory(ctx);
     DH_TRY(make_rounds(ctx, search, plan));
     time_rounds(&search->costs, plan, f_end, b_end);
     sum_work(p, plan);
     plan->n_states = search->n_states;
     plan->n_moves = search->n_moves;
     if (search->note && !(plan->note = dh_arena_strdup(plan->arena, search->note)))
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -233,7 +228,7 @@ static dh_status check_plan(dh_ctx *ctx, dh_arena *arena, const pair_costs *cost
     DH_TRY(pair_dag_make(ctx, arena, p->b, costs->options->move_wgrad, &b));
     bool *f_done = DH_NEW_N(arena, bool, f.n + 1), *b_done = DH_NEW_N(arena, bool, b.n + 1);
     int64_t *f_end = DH_NEW_N(arena, int64_t, f.n + 1), *b_end = DH_NEW_N(arena, int64_t, b.n + 1);
-    if (!f_done || !b_done || !f_end || !b_end) return no_memory(ctx);
+    if (!f_done || !b_done || !f_end || !b_end) return dh_no_memory(ctx);
     for (int32_t k = 0; k < plan->n_rounds; k++) {
         const dh_pair_round *s = &plan->rounds[k];
         DH_TRY(check_run(ctx, "forward", p->f.ops, &f, s->f_ops, s->n_f, k, f_done));
@@ -254,7 +249,7 @@ dh_status pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
     static const dh_pair_options standard = DH_PAIR_OPTIONS_INIT;
     DH_TRY(dh_pair_problem_validate(ctx, problem));
     dh_arena *arena = dh_arena_create();
-    if (!arena) return no_memory(ctx);
+    if (!arena) return dh_no_memory(ctx);
     const pair_costs costs = {problem, options ? options : &standard, NULL};
     dh_status st = check_plan(ctx, arena, &costs, plan);
     dh_arena_destroy(arena);

@@ -84,7 +84,7 @@ static dh_status table_init(table *t)
     t->paired = malloc((t->f->segments.n * t->b->segments.n + 1) * sizeof(int64_t));
     t->row = malloc(t->n_b * sizeof(int64_t));
     if (ok && t->paired && t->row) return DH_OK;
-    return dh_fail(t->ctx, DH_ENOMEM, "no memory for a pairing search of %zu states", n);
+    return dh_no_memory(t->ctx);
 }
 
 /* ---- costs of moves --------------------------------------------------------------------- */
@@ -298,7 +298,7 @@ dh_status pair_push(dh_ctx *ctx, dh_pair_search *search, pair_run f, pair_run b)
     if (f.n) memcpy(move.f, f.ops, (size_t)f.n * sizeof *f.ops);
     if (b.n) memcpy(move.b, b.ops, (size_t)b.n * sizeof *b.ops);
     if (dh_vec_push(&search->moves, move)) return DH_OK;
-    return dh_fail(ctx, DH_ENOMEM, "no memory for the rounds of a pairing plan");
+    return dh_no_memory(ctx);
 }
 
 int64_t pair_solve_moves(const pair_lattice *f, const pair_lattice *b)

@@ -87,7 +87,7 @@ dh_status dh_schedule_alloc(dh_ctx *ctx, const char *name, int32_t n_ranks, int3
     return DH_OK;
 err:
     dh_arena_destroy(arena);
-    return dh_fail(ctx, DH_ENOMEM, "no memory for schedule %s", name);
+    return dh_no_memory(ctx);
 }
 
 dh_schedule_copies dh_schedule_copies_of(const dh_schedule *s)
@@ -156,7 +156,7 @@ dh_status dh_builder_init(dh_ctx *ctx, dh_builder *b, const char *name, dh_place
     b->ranks = calloc((size_t)s->n_ranks, sizeof *b->ranks);
     if (!b->ranks) {
         dh_schedule_destroy(s);
-        return dh_fail(ctx, DH_ENOMEM, "no memory for schedule %s", name);
+        return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -241,8 +241,7 @@ static dh_status emit_all(dh_ctx *ctx, dh_builder *b)
     size_t n_actions = 0;
     for (int32_t g = 0; g < s->n_ranks; g++) n_actions += b->ranks[g].n;
     s->slots = DH_NEW_N(s->arena, dh_pipe_slot, n_actions);
-    if (b->out_of_memory || !s->slots)
-        return dh_fail(ctx, DH_ENOMEM, "no memory for schedule %s", s->name);
+    if (b->out_of_memory || !s->slots) return dh_no_memory(ctx);
     for (int32_t g = 0; g < s->n_ranks; g++) {
         sort_by_time(&b->ranks[g]);
         DH_TRY(emit_rank(ctx, b, g));

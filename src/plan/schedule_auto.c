@@ -311,7 +311,7 @@ static dh_status search(dh_ctx *ctx, play *s, const dh_schedule_row *row,
                         const dh_schedule_spec *spec, dh_schedule **schedule)
 {
     int32_t *cap = calloc((size_t)s->p, sizeof *cap);
-    if (!cap) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    if (!cap) return dh_no_memory(ctx);
     best b = {.score = no_score, .cap = cap};
     search_linear(s, &b);
     search_single(s, &b);
@@ -380,7 +380,7 @@ static dh_status zb_auto_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
 static dh_status keep_costs(dh_ctx *ctx, const dh_schedule_costs *costs, dh_schedule *s)
 {
     s->planned = DH_NEW_N(s->arena, dh_stage_cost, s->n_stages);
-    if (!s->planned) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    if (!s->planned) return dh_no_memory(ctx);
     for (int32_t v = 0; v < s->n_stages; v++) {
         const dh_stage_cost *c = costs->stage ? &costs->stage[v] : &costs->every;
         s->planned[v] = (dh_stage_cost){
@@ -395,7 +395,7 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
                          dh_schedule **schedule)
 {
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    if (!arena) return dh_no_memory(ctx);
     const int32_t p = spec->n_ranks, m = spec->n_micro;
     const int32_t limit = spec->max_activations ? spec->max_activations : p;
     const size_t cells = (size_t)p * (size_t)m;
@@ -426,8 +426,7 @@ static dh_status zb_auto(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
     bool has_memory = s.cap && s.f_ready && s.i_ready && s.free_at && s.wake && s.first && s.n_f &&
                       s.n_i && s.n_w && s.left && s.most && s.last_cap && s.kind;
     dh_schedule *found = NULL;
-    dh_status st = has_memory ? search(ctx, &s, row, spec, &found)
-                              : dh_fail(ctx, DH_ENOMEM, "no memory to search a schedule");
+    dh_status st = has_memory ? search(ctx, &s, row, spec, &found) : dh_no_memory(ctx);
     if (st == DH_OK) st = consider_handmade(ctx, spec, limit, s.costs, &found);
     if (st == DH_OK && spec->costs) st = keep_costs(ctx, spec->costs, found);
     dh_arena_destroy(arena);

@@ -184,9 +184,8 @@ dh_status dh_schedule_walk(dh_ctx *ctx, const dh_schedule *s, dh_slot_visitor vi
         .queue = calloc((size_t)s->n_ranks, sizeof(int32_t)),
         .queued = calloc((size_t)s->n_ranks, sizeof(bool)),
     };
-    dh_status st = w.done && w.head && w.queue && w.queued
-                       ? advance_all(ctx, &w, visit, arg)
-                       : dh_fail(ctx, DH_ENOMEM, "no memory to walk schedule %s", s->name);
+    dh_status st = w.done && w.head && w.queue && w.queued ? advance_all(ctx, &w, visit, arg)
+                                                           : dh_no_memory(ctx);
     free(w.done);
     free(w.head);
     free(w.queue);
@@ -315,7 +314,7 @@ static dh_status check_nothing_missing(dh_ctx *ctx, const dh_schedule *s, const 
 static dh_status check_complete(dh_ctx *ctx, const dh_schedule *s)
 {
     uint8_t *seen = calloc((size_t)s->n_stages * (size_t)s->n_micro, 1);
-    if (!seen) return dh_fail(ctx, DH_ENOMEM, "no memory to check schedule %s", s->name);
+    if (!seen) return dh_no_memory(ctx);
     dh_status st = count_actions(ctx, s, seen);
     if (st == DH_OK) st = check_nothing_missing(ctx, s, seen);
     free(seen);

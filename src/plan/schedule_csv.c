@@ -155,7 +155,7 @@ static dh_status keep_slot(reader *r, const dh_pipe_slot *slot)
     r->n_actions += slot->n_actions;
     read_slot item = {*slot, r->n_ranks, r->csv.line, r->csv.column};
     if (dh_vec_push(&r->slots, item)) return DH_OK;
-    return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for row %d", r->source, r->csv.line);
+    return dh_no_memory_while(r->ctx, "reading %s", r->source);
 }
 
 /* Blanks and quotes inside a cell do not count. */
@@ -289,7 +289,7 @@ static dh_status find_copies(const reader *r, const int32_t *owner, int32_t *rou
 static dh_status fill_schedule(const reader *r, dh_schedule *s)
 {
     s->slots = DH_NEW_N(s->arena, dh_pipe_slot, r->slots.n);
-    if (!s->slots) return dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for the slots", r->source);
+    if (!s->slots) return dh_no_memory_while(r->ctx, "reading %s", r->source);
     for (size_t n = 0; n < r->slots.n; n++) { /* in order of ranks already */
         s->slots[n] = r->slots.at[n].slot;
         s->first_slot[r->slots.at[n].rank + 1]++;
@@ -306,8 +306,7 @@ static dh_status make_schedule(const reader *r, dh_schedule **schedule)
             *copy_of = calloc((size_t)r->n_micro, sizeof *copy_of), n_copies = 0;
     dh_schedule *s = NULL;
     dh_status st = DH_OK;
-    if (!owner || !routes || !copy_of)
-        st = dh_fail(r->ctx, DH_ENOMEM, "%s: no memory for the placement", r->source);
+    if (!owner || !routes || !copy_of) st = dh_no_memory_while(r->ctx, "reading %s", r->source);
     if (st == DH_OK) st = find_owners(r, owner);
     if (st == DH_OK) st = find_copies(r, owner, routes, copy_of, &n_copies);
     if (st == DH_OK)
@@ -388,5 +387,5 @@ dh_status dh_schedule_print_csv(dh_ctx *ctx, const dh_schedule *s, dh_str *out)
         dh_str_printf(out, "\n");
     }
     dh_schedule_timing_fini(&steps);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "no memory to print schedule %s", s->name) : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }

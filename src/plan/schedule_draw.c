@@ -84,9 +84,7 @@ dh_status dh_schedule_draw(dh_ctx *ctx, const dh_schedule *s, dh_str *out)
         number_chunks(&c);
         draw_all(&c, &steps, out);
     }
-    dh_status st = c.chunk && c.width && !out->failed
-                       ? DH_OK
-                       : dh_fail(ctx, DH_ENOMEM, "no memory to draw schedule %s", s->name);
+    dh_status st = c.chunk && c.width && !out->failed ? DH_OK : dh_no_memory(ctx);
     free(c.chunk);
     free(c.width);
     dh_schedule_timing_fini(&steps);

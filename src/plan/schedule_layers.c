@@ -139,7 +139,7 @@ dh_status dh_layer_split(dh_ctx *ctx, int64_t n_layers, int32_t n_stages, const 
                        LL(n_layers), n_stages);
     share *shares = calloc((size_t)n_stages, sizeof *shares);
     int64_t *made = calloc((size_t)n_stages, sizeof *made);
-    dh_status st = shares && made ? DH_OK : dh_fail(ctx, DH_ENOMEM, "no memory to split layers");
+    dh_status st = shares && made ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) st = read_spec(ctx, *spec ? spec : "*", n_stages, shares);
     if (st == DH_OK) st = fill_counts(ctx, n_layers, n_stages, shares, made);
     if (st == DH_OK) st = check_counts(ctx, n_layers, n_stages, shares, made);

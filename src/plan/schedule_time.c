@@ -150,7 +150,7 @@ static dh_status alloc_timing(dh_ctx *ctx, const dh_schedule *s, dh_schedule_tim
     if (t->start_ns && t->end_ns && t->busy_ns && t->first_ns && t->last_ns && t->bubble)
         return DH_OK;
     dh_schedule_timing_fini(t);
-    return dh_fail(ctx, DH_ENOMEM, "no memory to time schedule %s", s->name);
+    return dh_no_memory(ctx);
 }
 
 void dh_schedule_timing_fini(dh_schedule_timing *t)
@@ -174,9 +174,7 @@ dh_status dh_schedule_time(dh_ctx *ctx, const dh_schedule *s, const dh_schedule_
     const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro;
     clock_state c = {s, costs, &t, calloc(n_cells, sizeof(int64_t)),
                      calloc(n_cells, sizeof(int64_t))};
-    dh_status st = c.f_end && c.b_end
-                       ? dh_schedule_walk(ctx, s, run_slot, &c)
-                       : dh_fail(ctx, DH_ENOMEM, "no memory to time schedule %s", s->name);
+    dh_status st = c.f_end && c.b_end ? dh_schedule_walk(ctx, s, run_slot, &c) : dh_no_memory(ctx);
     free(c.f_end);
     free(c.b_end);
     if (st != DH_OK) {

@@ -61,11 +61,6 @@ static int by_time(const void *x, const void *y)
     return (int)a->forward - (int)b->forward;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory listing the events of a step");
-}
-
 static bool is_listed(const maker *m, int32_t rank)
 {
     return m->spec->rank < 0 || m->spec->rank == rank;
@@ -107,7 +102,7 @@ static dh_status list_timed(dh_ctx *ctx, maker *m)
         m->last_ns = DH_MAX(m->last_ns, m->timing.end_ns[i]);
     for (int32_t r = 0; r < s->n_ranks; r++)
         for (int32_t i = s->first_slot[r]; i < s->first_slot[r + 1]; i++)
-            if (!list_slot(m, r, i)) return no_memory(ctx);
+            if (!list_slot(m, r, i)) return dh_no_memory(ctx);
     if (m->timed.n) qsort(m->timed.at, m->timed.n, sizeof *m->timed.at, by_time);
     return DH_OK;
 }
@@ -169,7 +164,7 @@ static dh_status order_turns(dh_ctx *ctx, maker *m)
     for (int32_t r = 0; ok && r < s->n_ranks; r++)
         if (is_listed(m, r)) order_turns_of(m, r, times, times + s->n_stages);
     free(times);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- around a slot ---------------------------------------------------------------------------- */
@@ -520,10 +515,10 @@ dh_status dh_step_events_make(dh_ctx *ctx, const dh_step_spec *spec, dh_step_eve
     m.each = spec->trains && dh_sharing_reduces_each(&spec->sharing, spec->schedule->n_micro);
     dh_status st = DH_OK;
     if (spec->runs) st = dh_schedule_time_order(ctx, spec->schedule, &m.timing);
-    if (st == DH_OK && !make_room(&m)) st = no_memory(ctx);
+    if (st == DH_OK && !make_room(&m)) st = dh_no_memory(ctx);
     if (st == DH_OK && spec->runs) st = list_timed(ctx, &m);
     if (st == DH_OK && spec->runs) st = order_turns(ctx, &m);
-    if (st == DH_OK && !add_all(&m)) st = no_memory(ctx);
+    if (st == DH_OK && !add_all(&m)) st = dh_no_memory(ctx);
     drop(&m);
     return st;
 }

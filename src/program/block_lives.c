@@ -182,5 +182,5 @@ dh_status dh_block_lives_find(dh_ctx *ctx, const dh_graph *graph, const dh_backe
     free(l.used_by);
     free(l.storages);
     free(l.uses);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory describing a block");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }

@@ -116,7 +116,7 @@ static dh_status add_chain(dh_ctx *ctx, plan *b, stage *s, int64_t first_layer)
     const bool first = s->id == 0, last = s->id == b->schedule->n_stages - 1;
     const int64_t n = b->layers[s->id];
     s->chain = malloc((size_t)(n + 2) * sizeof *s->chain);
-    if (!s->chain) return plan_no_memory(ctx);
+    if (!s->chain) return dh_no_memory(ctx);
     if (first) {
         DH_TRY(add_graph(ctx, b, DH_BLOCK_EMBED, 0, &b->embed_graph));
         DH_TRY(dh_emit_add_block(ctx, b->emitter, b->embed_graph, 0, &s->chain[s->n_chain++]));
@@ -152,7 +152,7 @@ static dh_status add_stages(dh_ctx *ctx, plan *b)
     const dh_schedule *sch = b->schedule;
     b->layers = calloc((size_t)sch->n_stages + 1, sizeof *b->layers);
     b->stages = calloc((size_t)(sch->n_copies * sch->n_stages) + 1, sizeof *b->stages);
-    if (!b->layers || !b->stages) return plan_no_memory(ctx);
+    if (!b->layers || !b->stages) return dh_no_memory(ctx);
     DH_TRY(dh_layer_split(ctx, b->spec->recipe.model.n_layers, sch->n_stages,
                           b->spec->recipe.layer_split ? b->spec->recipe.layer_split : "",
                           b->layers));
@@ -387,7 +387,7 @@ static dh_status forward_only(dh_ctx *ctx, const dh_schedule *like, int32_t n_mi
     }
     if (!s || !s->copy_of || !s->first_slot || !s->slots || !s->rank_of) {
         dh_arena_destroy(arena);
-        return plan_no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     memcpy(s->rank_of, like->rank_of, n_places * sizeof *s->rank_of);
     int32_t n = 0;

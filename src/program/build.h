@@ -58,11 +58,6 @@ typedef struct plan {
     struct slot_maker *slots;
 } plan;
 
-static inline dh_status plan_no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
-
 /* build.c */
 /* Whether the schedule is of the recipe's stages and micro-batches, and can be trained.
  * errors: DH_EINVAL, DH_EUNSUPPORTED */

@@ -108,11 +108,6 @@ size_t dh_rank_key(const dh_recipe *recipe, int64_t rank)
     return (stage * N_TP_PLACES + place_of(&recipe->mesh, c.tp)) * N_DP_PLACES + data;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
-}
-
 /* Keys of ranks. Passes may make programs differ along an axis in ways that the second check
  * cannot widen over (dh_pass.varies_by): each index on it is then verified by itself. */
 typedef struct rank_keys {
@@ -164,7 +159,7 @@ static dh_status number_classes(dh_ctx *ctx, const dh_program_spec *spec, dh_ran
     const rank_keys keys = rank_keys_of_spec(spec);
     const size_t n_keys = alike ? keys.n : (size_t)n_ranks;
     uint32_t *number = malloc(n_keys * sizeof *number);
-    if (!number) return no_memory(ctx);
+    if (!number) return dh_no_memory(ctx);
     memset(number, 0xff, n_keys * sizeof *number);
     for (int64_t r = 0; r < n_ranks; r++) {
         uint32_t *mine = &number[alike ? rank_keys_of(&keys, r) : (size_t)r];
@@ -183,7 +178,7 @@ dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank
     const size_t n = (size_t)spec->recipe.mesh.ranks;
     *classes = (dh_rank_classes){.first = malloc(n * sizeof *classes->first),
                                  .of = malloc(n * sizeof *classes->of)};
-    if (!classes->first || !classes->of) return no_memory(ctx);
+    if (!classes->first || !classes->of) return dh_no_memory(ctx);
     return number_classes(ctx, spec, classes);
 }
 
@@ -227,7 +222,7 @@ dh_status dh_class_verify(dh_ctx *ctx, const dh_program *program)
     dh_program wide = *program; /* shares everything except the operands */
     wide.gathers_first = false; /* a shard wherever it may lie is not one that is up to date */
     wide.operands.at = malloc((program->operands.n + 1) * sizeof *wide.operands.at);
-    if (!wide.operands.at) return no_memory(ctx);
+    if (!wide.operands.at) return dh_no_memory(ctx);
     memcpy(wide.operands.at, program->operands.at, program->operands.n * sizeof *wide.operands.at);
     widen(&wide);
     dh_status st = dh_program_verify(ctx, &wide);
@@ -346,7 +341,7 @@ static dh_status verify_classes(dh_ctx *ctx, const dh_program_spec *spec,
     class_work w = {.spec = spec, .classes = classes, .failed = DH_NONE, .like = ctx};
     // NOLINTNEXTLINE(clang-analyzer-optin.portability.UnixAPI): there is always a class
     w.programs = calloc(classes->n, sizeof *w.programs);
-    if (!w.programs) return no_memory(ctx);
+    if (!w.programs) return dh_no_memory(ctx);
     pthread_mutex_init(&w.lock, NULL);
     dh_status st = build_all(ctx, &w);
     for (size_t c = 0; st == DH_OK && c < classes->n; c++)
@@ -366,7 +361,7 @@ static dh_status share_orders(dh_ctx *ctx, dh_recipe *recipe, dh_order_cache **c
     if (recipe->ordering.cache) return DH_OK;
     DH_TRY(dh_recipe_ordering(ctx, recipe, &recipe->ordering));
     recipe->ordering.cache = *cache = dh_order_cache_create();
-    return *cache ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a mesh");
+    return *cache ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footprint *footprint)
@@ -379,7 +374,7 @@ dh_status dh_mesh_verify(dh_ctx *ctx, const dh_program_spec *spec, dh_mesh_footp
     dh_mesh_footprint sum = {.n_ranks = (size_t)r->mesh.ranks};
     DH_TRY(share_orders(ctx, r, &cache));
     whole.places = dh_places_create();
-    dh_status st = whole.places ? dh_rank_classes_find(ctx, &whole, &classes) : no_memory(ctx);
+    dh_status st = whole.places ? dh_rank_classes_find(ctx, &whole, &classes) : dh_no_memory(ctx);
     if (st == DH_OK) st = verify_classes(ctx, &whole, &classes, &sum);
     sum.n_classes = classes.n;
     dh_rank_classes_fini(&classes);

@@ -86,7 +86,7 @@ dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e)
 {
     const dh_program *p = e->program;
     e->params = calloc(p->params.n + 1, sizeof *e->params);
-    if (!e->params) return dh_emit_no_memory(ctx);
+    if (!e->params) return dh_no_memory(ctx);
     for (size_t i = 0; i < p->params.n; i++)
         for (int kind = 0; kind <= DH_BUF_ADAM_V; kind++) {
             const dh_operand *home = &p->homes.at[i].at[kind];
@@ -116,7 +116,7 @@ dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh
     if (!holds_params(b)) return DH_OK; /* a tied gradient's own sum: used as a whole */
     dh_access_range *first = &e->params[param][b->kind];
     const bool ok = cut_at(e, first, rows->byte0) && cut_at(e, first, rows->byte0 + rows->n_bytes);
-    return ok ? DH_OK : dh_emit_no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Uses of an operand in a transient buffer are recorded at exactly its range; those of other
@@ -134,7 +134,7 @@ static dh_status find_range(dh_ctx *ctx, dh_emitter *e, const dh_operand *operan
         if (r->byte0 == o->byte0 && r->n_bytes == o->n_bytes) return DH_OK;
     }
     const dh_access_range new = {.byte0 = o->byte0, .n_bytes = o->n_bytes, .next = *first};
-    if (!dh_vec_push(&e->ranges, new)) return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&e->ranges, new)) return dh_no_memory(ctx);
     *first = (uint32_t)(e->ranges.n - 1);
     *seen = &e->ranges.at[*first].seen;
     return DH_OK;
@@ -197,7 +197,7 @@ static dh_status add_waits(dh_ctx *ctx, dh_emitter *e, dh_instr *instr, const dh
     for (int s = 0; s < DH_N_STREAM; s++) {
         if (s == instr->stream || needed->at[s] <= known->at[s]) continue;
         const dh_wait wait = e->moments.at[needed->at[s] - 1];
-        if (!dh_vec_push(&e->program->waits, wait)) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&e->program->waits, wait)) return dh_no_memory(ctx);
         instr->n_waits++;
         dh_clock_vec done = e->done.at[wait.instr];
         done.at[s] = needed->at[s];
@@ -272,12 +272,12 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
     dh_clock_merge(&needed, &e->after);
     e->after = (dh_clock_vec){{0}};
     DH_TRY(add_waits(ctx, e, instr, &needed));
-    if (!add_moments(e, instr)) return dh_emit_no_memory(ctx);
+    if (!add_moments(e, instr)) return dh_no_memory(ctx);
     const uint32_t end = (uint32_t)e->moments.n;
     DH_TRY(record_accesses(ctx, e, info, scopes, instr->stream, end));
     e->known[instr->stream].at[instr->stream] = end;
-    if (!dh_vec_push(&e->ends, end)) return dh_emit_no_memory(ctx);
-    return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&e->ends, end)) return dh_no_memory(ctx);
+    return dh_vec_push(&e->done, e->known[instr->stream]) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* The ends of all that has been emitted. */

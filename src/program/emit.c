@@ -15,7 +15,7 @@ dh_status dh_emitter_create(dh_ctx *ctx, const dh_program_spec *spec, dh_emitter
     if (!e || !p || !p->arena) {
         free(e);
         dh_program_destroy(p);
-        return dh_emit_no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     p->mode = spec->mode;
     p->dtype = spec->recipe.dtype;
@@ -86,7 +86,7 @@ const dh_graph *dh_emit_graph_of(const dh_emitter *e, uint32_t block)
 dh_status dh_emit_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id)
 {
     if (!dh_vec_push(&e->program->buffers, *buffer) || !dh_vec_push(&e->range0, DH_NONE))
-        return dh_emit_no_memory(ctx);
+        return dh_no_memory(ctx);
     *id = (uint32_t)(e->program->buffers.n - 1);
     return DH_OK;
 }
@@ -97,7 +97,7 @@ dh_status dh_emit_add_graph(dh_ctx *ctx, dh_emitter *e, dh_graph *graph, uint32_
 {
     if (!dh_vec_push(&e->program->graphs, graph)) {
         dh_graph_destroy(graph);
-        return dh_emit_no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     *id = (uint32_t)(e->program->graphs.n - 1);
     return e->spec->outline ? DH_OK : dh_graph_check(ctx, graph); /* an outline is never run */
@@ -122,8 +122,7 @@ static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const
     if (*id != DH_NONE) return DH_OK;
     dh_param_home home = {.block = (uint32_t)p->blocks.n};
     memset(home.at, 0xff, sizeof home.at);
-    if (!dh_vec_push(&p->params, *param) || !dh_vec_push(&p->homes, home))
-        return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&p->params, *param) || !dh_vec_push(&p->homes, home)) return dh_no_memory(ctx);
     *id = (uint32_t)(p->params.n - 1);
     return DH_OK;
 }
@@ -133,7 +132,7 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
     dh_program *p = e->program;
     dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE, .again = e->again};
     dh_block_kind kind = p->graphs.at[graph]->kind;
-    if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return dh_no_memory(ctx);
     for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {
         dh_param param;
         block.params[which] = DH_NONE;
@@ -141,7 +140,7 @@ dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int laye
             dh_param_shard(&param, dh_emit_shard(e), &param))
             DH_TRY(add_param(ctx, p, kind, &param, e->again, &block.params[which]));
     }
-    if (!dh_vec_push(&p->blocks, block)) return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&p->blocks, block)) return dh_no_memory(ctx);
     *id = (uint32_t)(p->blocks.n - 1);
     return DH_OK;
 }
@@ -160,7 +159,7 @@ dh_status dh_emit_range(dh_ctx *ctx, dh_emitter *e, dh_operand operand, uint32_t
 {
     *range = DH_NONE;
     if (operand.buffer == DH_NONE) return DH_OK;
-    if (!dh_vec_push(&e->program->ranges, operand)) return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&e->program->ranges, operand)) return dh_no_memory(ctx);
     *range = (uint32_t)(e->program->ranges.n - 1);
     return DH_OK;
 }
@@ -173,7 +172,7 @@ static dh_status add_workspace(dh_ctx *ctx, dh_emitter *e, const dh_graph *g, co
     instr->work = DH_NONE;
     const size_t n_bytes = dh_backend_workspace(e->spec->recipe.backend, g, op);
     if (n_bytes == 0) return DH_OK;
-    if (n_bytes == DH_NO_WORKSPACE) return dh_emit_no_memory(ctx);
+    if (n_bytes == DH_NO_WORKSPACE) return dh_no_memory(ctx);
     dh_buffer b = {.kind = DH_BUF_WORK,
                    .n_bytes = n_bytes,
                    .owner = id,
@@ -229,7 +228,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     for (int k = 0; k < info->n_in + info->n_out; k++) {
         uint32_t tensor = k < info->n_in ? op->in[k] : op->out[k - info->n_in];
         DH_TRY(find_operand(ctx, e, block, mb, tensor, &operands[k], &scopes[k]));
-        if (!dh_vec_push(&p->operands, operands[k])) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&p->operands, operands[k])) return dh_no_memory(ctx);
     }
     for (int k = 0; k < info->n_out; k++) {
         if (info->out[k].accumulate && finds_sum(e, &operands[info->n_in + k]))
@@ -238,7 +237,7 @@ dh_status dh_emit_op(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, uin
     DH_TRY(add_workspace(ctx, e, g, op, &instr, id));
     DH_TRY(dh_emit_waits(ctx, e, info, scopes, &instr));
     if (dh_op_n_parts(op) > 1) p->n_parts += dh_op_n_parts(op);
-    return dh_vec_push(&p->instrs, instr) ? DH_OK : dh_emit_no_memory(ctx);
+    return dh_vec_push(&p->instrs, instr) ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_emit_phases(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb, unsigned phases)

@@ -74,10 +74,6 @@ struct dh_emitter {
     DH_VEC(dh_whole) whole;           /* by flat */
 };
 
-static inline dh_status dh_emit_no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
 const dh_graph *dh_emit_graph_of(const dh_emitter *e, uint32_t block);
 dh_status dh_emit_buffer(dh_ctx *ctx, dh_emitter *e, const dh_buffer *buffer, uint32_t *id);
 /* The next bytes of those that are kept. */

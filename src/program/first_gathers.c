@@ -13,11 +13,6 @@
 
 #include <stdlib.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
-
 typedef struct place {
     uint32_t first_block, flat;
 } place;
@@ -62,7 +57,7 @@ static dh_status add_flat(dh_ctx *ctx, const dh_reducer *r, uint32_t id, first_g
                              &made.own));
         DH_TRY(
             dh_emit_range(ctx, r->emitter, dh_flat_part(all, first, f.n_piece, item), &made.whole));
-        if (!dh_vec_push(list, made)) return no_memory(ctx);
+        if (!dh_vec_push(list, made)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -71,7 +66,7 @@ static dh_status list_all(dh_ctx *ctx, const dh_reducer *r, first_gather_list *l
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     place *order = order_flats(p);
-    dh_status st = order ? DH_OK : no_memory(ctx);
+    dh_status st = order ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < p->flats.n; i++)
         st = add_flat(ctx, r, order[i].flat, list);
     free(order);

@@ -57,9 +57,7 @@ static dh_status find_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t id, int64_
         if (p->blocks.at[b].flat == id) ok = add_block_gaps(r, b, tp_rank, &f.n_matrix, gaps);
     const int64_t end = f.n_matrix;
     dh_emit_cut_flat(&f, dh_emit_flat_shards(r->emitter, f.first_block));
-    return ok && add_gap(gaps, end, f.n_matrix)
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+    return ok && add_gap(gaps, end, f.n_matrix) ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_reductions_gaps(dh_ctx *ctx, const dh_reducer *r, uint32_t flat, int64_t tp_rank,

@@ -77,7 +77,7 @@ static dh_status add_gather(dh_ctx *ctx, plan *b, uint32_t block, uint32_t flat,
     const dh_flat f = p->flats.at[flat];
     const dh_buffer_kind kind = p->dtype == DH_F32 ? DH_BUF_MASTER : DH_BUF_COPY;
     uint32_t *shards = malloc((size_t)f.n_pieces * sizeof *shards);
-    if (!shards) return plan_no_memory(ctx);
+    if (!shards) return dh_no_memory(ctx);
     dh_gather gather = describe(b, flat, backward);
     dh_graph *g = NULL;
     dh_status st = DH_OK;
@@ -216,7 +216,7 @@ dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s)
     if (b->spec->part == DH_PART_UPDATE) return DH_OK; /* which reads shards alone */
     for (size_t i = 0; i < s->n_chain; i++) {
         while (b->emitter->gathers.n <= s->chain[i])
-            if (!dh_vec_push(&b->emitter->gathers, none)) return plan_no_memory(ctx);
+            if (!dh_vec_push(&b->emitter->gathers, none)) return dh_no_memory(ctx);
         DH_TRY(add_gathers_of(ctx, b, s->chain[i], false));
         if (b->spec->mode != DH_MODE_TRAIN) continue;
         DH_TRY(check_weights(ctx, b, s->chain[i]));
@@ -236,7 +236,7 @@ static dh_status find_whole(dh_ctx *ctx, plan *b, uint32_t flat, dh_whole **whol
 {
     const dh_whole none = {.block = DH_NONE, .share = DH_NONE};
     while (b->emitter->whole.n <= flat)
-        if (!dh_vec_push(&b->emitter->whole, none)) return plan_no_memory(ctx);
+        if (!dh_vec_push(&b->emitter->whole, none)) return dh_no_memory(ctx);
     *whole = &b->emitter->whole.at[flat];
     return DH_OK;
 }
@@ -271,7 +271,7 @@ static dh_status release(dh_ctx *ctx, plan *b, dh_whole *whole)
     const uint32_t op = (uint32_t)plan_graph_of(b, was.block)->ops.n - 1;
     DH_TRY(dh_emit_op(ctx, b->emitter, was.block, was.mb, op));
     const uint32_t id = (uint32_t)dh_emitter_program(b->emitter)->instrs.n - 1;
-    return dh_vec_push(&b->releases, id) ? DH_OK : plan_no_memory(ctx);
+    return dh_vec_push(&b->releases, id) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* From the shares of the node's ranks, where the forward has left them, else from those of all. */
@@ -382,7 +382,7 @@ dh_status plan_begin_walk(dh_ctx *ctx, plan *b, const plan_items *list, plan_wal
     walk->next = b->n_ahead;
     b->n_ahead = 0;
     walk->left = calloc(walk->s->n_chain + 1, sizeof *walk->left);
-    if (!walk->left) return plan_no_memory(ctx);
+    if (!walk->left) return dh_no_memory(ctx);
     for (size_t i = 0; i < list->n; i++) {
         const size_t at = place_of(b, walk, &list->at[i]);
         if (at != SIZE_MAX && holds(b, walk, &list->at[i])) walk->left[at]++;

@@ -27,7 +27,7 @@ dh_status dh_emit_add_flat(dh_ctx *ctx, dh_emitter *e, int64_t n_pieces, uint32_
                     .first_copy = DH_NONE};
     memset(flat.matrix, 0xff, sizeof flat.matrix);
     memset(flat.vector, 0xff, sizeof flat.vector);
-    if (!dh_vec_push(&e->program->flats, flat)) return dh_emit_no_memory(ctx);
+    if (!dh_vec_push(&e->program->flats, flat)) return dh_no_memory(ctx);
     *id = (uint32_t)(e->program->flats.n - 1);
     return DH_OK;
 }
@@ -362,7 +362,7 @@ static dh_status layout_kv(dh_ctx *ctx, dh_emitter *e)
         const dh_model own = dh_model_of_layer(m, layer);
         uint32_t id;
         DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_KV, (uint32_t)layer, cache_bytes(e, &own), &id));
-        if (!dh_vec_push(&e->kv, id)) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&e->kv, id)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -374,7 +374,7 @@ static dh_status layout_routers(dh_ctx *ctx, dh_emitter *e)
         uint32_t id;
         DH_TRY(dh_emit_persistent(ctx, e, DH_BUF_STATE, DH_STATE_ROUTER, n_bytes, &id));
         e->program->buffers.at[id].mb = (int32_t)mb;
-        if (!dh_vec_push(&e->routers, id)) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&e->routers, id)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -470,7 +470,7 @@ dh_status dh_emit_layout(dh_ctx *ctx, dh_emitter *e)
     e->n_frames = (size_t)(e->spec->recipe.n_micro + 1);
     e->inputs = malloc((e->n_frames + 1) * sizeof *e->inputs);
     int64_t *first = calloc(p->params.n + 1, sizeof *first);
-    dh_status st = e->inputs && first ? DH_OK : dh_emit_no_memory(ctx);
+    dh_status st = e->inputs && first ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         memset(e->inputs, 0xff, (e->n_frames + 1) * sizeof *e->inputs);
         st = layout_persistent(ctx, e, first);

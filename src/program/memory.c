@@ -230,18 +230,13 @@ static void put_places(planner *m, const uint64_t *offsets)
             p->buffers.at[b].offset = m->lives[root_of(m, b)].offset;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory planning a program's memory");
-}
-
 static dh_status place(dh_ctx *ctx, planner *m, dh_places *places)
 {
     DH_TRY(dh_replay_init(ctx, &m->streams, m->program));
-    if (!order_roots(m) || !count_firsts(m)) return no_memory(ctx);
+    if (!order_roots(m) || !count_firsts(m)) return dh_no_memory(ctx);
     dh_placing *each = malloc((m->n_order + 1) * sizeof *each);
     uint64_t *offsets = malloc((m->n_order + 1) * sizeof *offsets);
-    dh_status st = each && offsets ? DH_OK : no_memory(ctx);
+    dh_status st = each && offsets ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < m->n_order; i++)
         each[i] = placing_of(m, &m->lives[m->order[i]]);
     if (st == DH_OK)
@@ -296,7 +291,7 @@ dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed, 
                  .known = calloc(program->instrs.n + 1, sizeof(dh_clock_vec)),
                  .lives = calloc(program->buffers.n + 1, sizeof(life)),
                  .order = calloc(program->buffers.n + 1, sizeof(uint32_t))};
-    dh_status st = m.known && m.lives && m.order ? DH_OK : no_memory(ctx);
+    dh_status st = m.known && m.lives && m.order ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         compute_clocks(&m);
         compute_lives(&m);
@@ -304,7 +299,7 @@ dh_status dh_program_plan_memory(dh_ctx *ctx, dh_program *program, bool placed, 
         list_roots(&m);
         if (placed) st = place(ctx, &m, places);
     }
-    if (st == DH_OK && !bound(&m)) st = no_memory(ctx);
+    if (st == DH_OK && !bound(&m)) st = dh_no_memory(ctx);
     fini(&m);
     return st;
 }

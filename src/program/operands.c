@@ -8,17 +8,17 @@ static dh_status frame_of(dh_ctx *ctx, dh_emitter *e, uint32_t block, int32_t mb
 {
     while (e->frames.n <= block) {
         uint32_t **frames = calloc(e->n_frames + 1, sizeof *frames);
-        if (!frames) return dh_emit_no_memory(ctx);
+        if (!frames) return dh_no_memory(ctx);
         if (!dh_vec_push(&e->frames, frames)) {
             free(frames);
-            return dh_emit_no_memory(ctx);
+            return dh_no_memory(ctx);
         }
     }
     uint32_t **at = &e->frames.at[block][mb < 0 ? e->n_frames - 1 : (size_t)mb];
     if (!*at) {
         size_t n = e->program->graphs.at[e->program->blocks.at[block].graph]->tensors.n;
         *at = malloc((n + 1) * sizeof **at);
-        if (!*at) return dh_emit_no_memory(ctx);
+        if (!*at) return dh_no_memory(ctx);
         memset(*at, 0xff, (n + 1) * sizeof **at);
     }
     *frame = *at;

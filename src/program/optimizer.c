@@ -22,11 +22,6 @@
 
 #include "program/stage_costs.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
-
 static const dh_mesh *mesh_of(const dh_reducer *r)
 {
     return &r->spec->recipe.mesh;
@@ -96,7 +91,7 @@ static dh_status add_counted(dh_ctx *ctx, const dh_reducer *r, const stretch *s,
     if (begin >= end) return DH_OK;
     DH_TRY(
         range_of(ctx, r, s->run, s->at + begin - s->first, region.n, sizeof(float), &region.grad));
-    return dh_vec_push(list, region) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, region) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Add a region that counts in the norm, on a rank whose keys and values another rank counts. Only
@@ -133,7 +128,7 @@ static dh_status push_region(dh_ctx *ctx, const dh_reducer *r, const stretch *s,
         DH_TRY(count_in_parts(ctx, r, s, region, list));
         region->counts = false;
     }
-    return dh_vec_push(list, *region) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, *region) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* The k-th region's piece: fused, those whose sums come first (reductions.c) go first. */
@@ -257,7 +252,7 @@ static dh_status list_regions(dh_ctx *ctx, const dh_reducer *r, region_list *lis
 {
     const dh_program *p = dh_emitter_program(r->emitter);
     turn *turns = malloc((p->flats.n + 1) * sizeof *turns);
-    dh_status st = turns ? DH_OK : no_memory(ctx);
+    dh_status st = turns ? DH_OK : dh_no_memory(ctx);
     for (uint32_t i = 0; turns && i < p->flats.n; i++)
         turns[i] =
             (turn){dh_reductions_last(r, p->flats.at[i].first_block), p->flats.at[i].after, i};
@@ -300,7 +295,7 @@ static dh_status find_place(dh_ctx *ctx, const dh_reducer *r, chain_place *place
     dh_stage_costs stages;
     dh_schedule_timing timing;
     dh_arena *arena = dh_arena_create();
-    if (!arena) return no_memory(ctx);
+    if (!arena) return dh_no_memory(ctx);
     if (!recipe.costs) recipe.costs = &dh_costs_default;
     dh_status st = dh_stage_costs_find(ctx, arena, &recipe, s->n_stages, &stages);
     if (st == DH_OK) st = dh_schedule_time(ctx, s, &stages.costs, &timing);

@@ -53,11 +53,6 @@ static bool occupy(finder *f, const dh_placing *p, uint64_t offset)
     return true;
 }
 
-static dh_status not_found(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory placing buffers");
-}
-
 dh_status dh_places_find(dh_ctx *ctx, const dh_placing_list *list, uint64_t *offsets)
 {
     finder f = {.list = list};
@@ -67,7 +62,7 @@ dh_status dh_places_find(dh_ctx *ctx, const dh_placing_list *list, uint64_t *off
         st = dh_heed_stop(ctx, "buffers were placed");
         if (st != DH_OK) break;
         offsets[i] = lowest_gap(&f, &list->at[i]);
-        if (!occupy(&f, &list->at[i], offsets[i])) st = not_found(ctx);
+        if (!occupy(&f, &list->at[i], offsets[i])) st = dh_no_memory(ctx);
     }
     for (int a = 0; a < DH_N_STREAM; a++)
         for (int b = 0; b < DH_N_STREAM; b++) dh_space_destroy(f.in_use[a][b]);
@@ -158,7 +153,7 @@ static dh_status wait_for_it(dh_ctx *ctx, dh_places *p, const found *f)
     while (f->state == SOUGHT) pthread_cond_wait(&p->changed, &p->lock);
     if (f->state == THERE) return DH_OK;
     return f->why == DH_EINTERRUPTED ? dh_fail(ctx, f->why, "stopped while buffers were placed")
-                                     : not_found(ctx);
+                                     : dh_no_memory(ctx);
 }
 
 dh_status dh_places_get(dh_ctx *ctx, dh_places *places, const dh_placing_list *list,
@@ -168,10 +163,10 @@ dh_status dh_places_get(dh_ctx *ctx, dh_places *places, const dh_placing_list *l
     size_t n_key;
     bool mine;
     void *key = make_key(list, &n_key);
-    if (!key) return not_found(ctx);
+    if (!key) return dh_no_memory(ctx);
     pthread_mutex_lock(&places->lock);
     found *f = known_of(places, key, n_key, list->n, &mine);
-    const dh_status st = !f     ? not_found(ctx)
+    const dh_status st = !f     ? dh_no_memory(ctx)
                          : mine ? find_for_all(ctx, places, list, f)
                                 : wait_for_it(ctx, places, f);
     pthread_mutex_unlock(&places->lock);

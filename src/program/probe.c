@@ -81,7 +81,7 @@ static dh_status describe(dh_ctx *ctx, prober *r, const dh_instr *i, char key[DH
     };
     const bool link = op->type == DH_OP_SEND || op->type == DH_OP_RECV;
     if (dh_op_info_of(op->type)->resource == DH_RES_COMM && !link) cls->group = op->group;
-    return cls->label ? DH_OK : plan_no_memory(ctx);
+    return cls->label ? DH_OK : dh_no_memory(ctx);
 }
 
 static uint32_t find_class(const prober *r, const char *key)
@@ -102,7 +102,7 @@ static dh_status class_of(dh_ctx *ctx, prober *r, uint32_t instr, uint32_t *id)
     cls.key = dh_arena_strdup(r->p->arena, key);
     cls.instr = instr;
     if (!cls.key || !dh_vec_push(&r->p->probe_classes, cls) || !dh_vec_push(&r->places, none))
-        return plan_no_memory(ctx);
+        return dh_no_memory(ctx);
     *id = (uint32_t)r->p->probe_classes.n - 1;
     return DH_OK;
 }
@@ -154,7 +154,7 @@ static dh_status align(dh_ctx *ctx, prober *r, uint32_t instr)
 
 static dh_status add_probe(dh_ctx *ctx, prober *r, const dh_probe *probe)
 {
-    return dh_vec_push(&r->p->probes, *probe) ? DH_OK : plan_no_memory(ctx);
+    return dh_vec_push(&r->p->probes, *probe) ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status emit_solo(dh_ctx *ctx, prober *r, uint32_t cls, uint32_t instr)

@@ -299,7 +299,7 @@ dh_status dh_program_print(dh_ctx *ctx, const dh_program *program, dh_str *out)
                       dh_buffer_describe(program, i, text, sizeof text));
     }
     for (uint32_t i = 0; i < program->instrs.n; i++) print_instr(program, i, out);
-    return out->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory printing a program") : DH_OK;
+    return out->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- digest --------------------------------------------------------------------------------- */

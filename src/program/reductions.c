@@ -21,11 +21,6 @@
 
 #include <stdlib.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
-}
-
 static const dh_mesh *mesh_of(const dh_reducer *r)
 {
     return &r->spec->recipe.mesh;
@@ -65,7 +60,7 @@ static dh_status add_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list, dh_gr
                       .shard = shard,
                       .addend = none,
                       .wire = wire};
-    return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, made) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* A sum that every rank has afterwards. In stages (pass_two_stage.c) a rank scatters it over its
@@ -102,7 +97,7 @@ static dh_status add_whole_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                            .addend = none,
                            .wire = wire}};
     for (size_t i = 0; i < DH_COUNTOF(stages); i++)
-        if (!dh_vec_push(list, stages[i])) return no_memory(ctx);
+        if (!dh_vec_push(list, stages[i])) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -131,7 +126,7 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                              .row = k,
                              .n_rows = s.n_nodes,
                              .wire = wire};
-        if (!dh_vec_push(list, on_node)) return no_memory(ctx);
+        if (!dh_vec_push(list, on_node)) return dh_no_memory(ctx);
     }
     const sum across = {.type = DH_OP_REDUCE_SCATTER,
                         .group = (int32_t)s.cross,
@@ -143,7 +138,7 @@ static dh_status add_shard_sum(dh_ctx *ctx, const dh_reducer *r, sum_list *list,
                         .n_rows = s.n_nodes,
                         .reads_passing = true,
                         .wire = wire};
-    return dh_vec_push(list, across) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, across) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Matrices and vectors of a flat's gradients, which lie side by side. */
@@ -170,7 +165,7 @@ static dh_status add_own_copies(dh_ctx *ctx, const dh_reducer *r, uint32_t id, s
                           .range = all,
                           .shard = none,
                           .addend = all_gradients(&p->flats.at[i])};
-        if (!dh_vec_push(list, made)) return no_memory(ctx);
+        if (!dh_vec_push(list, made)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -194,7 +189,7 @@ static dh_status add_own_tied(dh_ctx *ctx, const dh_reducer *r, const dh_flat *f
         made.all.n_bytes = (uint64_t)dh_param_elements(&param) * sizeof(float);
     made.addend.n_bytes = made.all.n_bytes;
     made.range = made.all;
-    return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, made) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* The other end of a tied embedding has the rest of its gradient. */
@@ -228,7 +223,7 @@ static dh_status add_clears(dh_ctx *ctx, const dh_reducer *r, uint32_t id, const
                           .range = dh_flat_part(all, g.begin, g.end - g.begin, sizeof(float)),
                           .shard = none,
                           .addend = none};
-        if (!dh_vec_push(list, made)) st = no_memory(ctx);
+        if (!dh_vec_push(list, made)) st = dh_no_memory(ctx);
     }
     dh_vec_fini(&gaps);
     return st;
@@ -251,7 +246,7 @@ static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool
                       .shard = none,
                       .addend = none};
     if (f.reduced.buffer == DH_NONE) return DH_OK;
-    return dh_vec_push(list, made) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(list, made) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
@@ -370,7 +365,7 @@ static dh_status list_settled(dh_ctx *ctx, const dh_reducer *r, uint32_t id, boo
                           .shard = none,
                           .addend =
                               dh_flat_part(f.addend, k * f.n_shard, f.n_shard, sizeof(float))};
-        if (!dh_vec_push(list, made)) return no_memory(ctx);
+        if (!dh_vec_push(list, made)) return dh_no_memory(ctx);
     }
     return r->spec->probes ? DH_OK : add_release(ctx, r, id, first, list);
 }
@@ -492,7 +487,7 @@ static dh_status build_graph(dh_ctx *ctx, const dh_reducer *r, const sum_list *s
         st = name_range(ctx, r, s->range, first, &made.range);
         if (st == DH_OK) st = name_range(ctx, r, s->shard, first, &made.shard);
         if (st == DH_OK) st = name_range(ctx, r, s->addend, first, &made.addend);
-        if (st == DH_OK && !dh_vec_push(&list, made)) st = no_memory(ctx);
+        if (st == DH_OK && !dh_vec_push(&list, made)) st = dh_no_memory(ctx);
     }
     if (st == DH_OK) st = dh_graph_build_reductions(ctx, list.at, list.n, graph);
     dh_vec_fini(&list);
@@ -524,7 +519,7 @@ dh_status dh_reductions_add(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums 
         }
     DH_TRY(add_block(ctx, r, block, which, &made.id));
     *id = made.id;
-    return dh_vec_push(&r->made, made) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(&r->made, made) ? DH_OK : dh_no_memory(ctx);
 }
 
 static const dh_reducing *find_made(const dh_reducer *r, uint32_t id)
@@ -542,7 +537,7 @@ dh_status dh_reductions_first(dh_ctx *ctx, const dh_reducer *r, uint32_t id, dh_
     sum_list list = {0};
     dh_status st = list_sums(ctx, r, of.place, true, of.which, &list);
     dh_operand *made = malloc((list.n + 1) * sizeof *made);
-    if (st == DH_OK && !made) st = no_memory(ctx);
+    if (st == DH_OK && !made) st = dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < list.n; i++) made[i] = list.at[i].all;
     if (st == DH_OK) st = build_graph(ctx, r, &list, true, graph);
     dh_vec_fini(&list);

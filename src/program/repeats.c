@@ -16,8 +16,7 @@ dh_status dh_flat_repeats(dh_ctx *ctx, const dh_program *p, uint32_t flat, bool 
             continue;
         const int64_t end = home->first + dh_param_elements(info);
         const dh_repeat made = {i, end - info->n_repeated, end};
-        if (!dh_vec_push(list, made))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory building a program");
+        if (!dh_vec_push(list, made)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }

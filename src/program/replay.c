@@ -9,8 +9,7 @@ dh_status dh_replay_init(dh_ctx *ctx, dh_replay *replay, const dh_program *progr
     *replay = (dh_replay){.program = program};
     replay->queue = malloc((n + 1) * sizeof *replay->queue);
     replay->position = malloc((n + 1) * sizeof *replay->position);
-    if (!replay->queue || !replay->position)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory verifying a program");
+    if (!replay->queue || !replay->position) return dh_no_memory(ctx);
     size_t filled[DH_N_STREAM] = {0};
     for (size_t i = 0; i < n; i++)
         replay->position[i] = (uint32_t)++filled[program->instrs.at[i].stream];

@@ -10,11 +10,6 @@
 
 #include "program/reshard_load.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory planning who sends what");
-}
-
 /* ---- loads ---------------------------------------------------------------------------------- */
 
 dh_status dh_reshard_load_init(dh_ctx *ctx, const dh_reshard *reshard, dh_reshard_wires wires,
@@ -22,7 +17,7 @@ dh_status dh_reshard_load_init(dh_ctx *ctx, const dh_reshard *reshard, dh_reshar
 {
     *load = (dh_reshard_load){.reshard = reshard, .wires = wires};
     int64_t *all = calloc(4 * (size_t)reshard->n_ranks + 1, sizeof *all);
-    if (!all) return no_memory(ctx);
+    if (!all) return dh_no_memory(ctx);
     for (int k = 0; k < 4; k++) load->bytes[k / 2][k % 2] = all + k * reshard->n_ranks;
     return DH_OK;
 }
@@ -220,5 +215,5 @@ dh_status dh_reshard_search(dh_ctx *ctx, dh_reshard *reshard, dh_reshard_wires w
     free(s.free);
     free(s.at);
     free(s.best_at);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }

@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory finding what ranks hold");
-}
-
 bool dh_box_meet(const dh_box *a, const dh_box *b, dh_box *both)
 {
     const int64_t row = DH_MAX(a->row, b->row), col = DH_MAX(a->col, b->col);
@@ -42,7 +37,7 @@ static dh_status find_tensor(dh_ctx *ctx, dh_reshard *r, const char *name, dh_bu
     snprintf(tensor.name, sizeof tensor.name, "%s", name);
     *id = (uint32_t)r->tensors.n;
     if (!dh_vec_push(&r->tensors, tensor) || !dh_index_add(&r->index, hash, *id))
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -75,7 +70,7 @@ static dh_status add_boxes(dh_ctx *ctx, const holding_job *j, uint32_t param,
         const int64_t n_rows = whole ? (end - first) / width : 1;
         const int64_t n_cols = whole ? width : DH_MIN(width - col, end - first);
         held.box = (dh_box){piece->hf_row + row, n_rows, piece->hf_col + col, n_cols};
-        if (!dh_vec_push(&j->holding->held, held)) return no_memory(ctx);
+        if (!dh_vec_push(&j->holding->held, held)) return dh_no_memory(ctx);
         first += n_rows * n_cols;
         held.first += n_rows * n_cols;
     }
@@ -145,7 +140,7 @@ dh_status dh_reshard_hold(dh_ctx *ctx, dh_reshard *reshard, const dh_program *pr
     for (size_t i = 0; i < program->buffers.n; i++) {
         dh_buffer b = program->buffers.at[i];
         b.offset += base;
-        if (!dh_vec_push(&holding->buffers, b)) return no_memory(ctx);
+        if (!dh_vec_push(&holding->buffers, b)) return dh_no_memory(ctx);
     }
     holding->end = base + program->persistent_bytes;
     for (int kind = 0; kind <= DH_BUF_ADAM_V; kind++)
@@ -231,13 +226,13 @@ static dh_status add_slice(dh_ctx *ctx, lacking *l, dh_slice slice, size_t begin
         const run at = l->runs[rank][slice.tensor];
         for (uint32_t i = at.begin; i < at.end; i++) {
             if (!contains(&r->holdings[0][rank].held.at[i].box, &slice.box)) continue;
-            if (!dh_vec_push(&r->owners, ((dh_owner){(uint32_t)rank, i}))) return no_memory(ctx);
+            if (!dh_vec_push(&r->owners, ((dh_owner){(uint32_t)rank, i}))) return dh_no_memory(ctx);
             slice.n_owners++;
             break;
         }
     }
     slice.from = slice.owner0;
-    return dh_vec_push(&r->slices, slice) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(&r->slices, slice) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* A rank keeps what it has; the rest comes from others. */
@@ -246,7 +241,7 @@ static dh_status cover(dh_ctx *ctx, lacking *l, uint32_t rank, uint32_t held)
     dh_reshard *r = l->r;
     const dh_held *h = &r->holdings[1][rank].held.at[held];
     l->rest.n = 0;
-    if (!dh_vec_push(&l->rest, h->box)) return no_memory(ctx);
+    if (!dh_vec_push(&l->rest, h->box)) return dh_no_memory(ctx);
     while (l->rest.n > 0) {
         const dh_box b = l->rest.at[--l->rest.n];
         dh_slice slice = {.tensor = h->tensor, .box = b, .to = rank, .held = held};
@@ -266,7 +261,7 @@ static dh_status cover(dh_ctx *ctx, lacking *l, uint32_t rank, uint32_t held)
                 (long long)b.row, (long long)(b.row + b.n_rows - 1), r->tensors.at[h->tensor].name,
                 dh_buffer_kind_name(r->tensors.at[h->tensor].kind), rank);
         DH_TRY(add_slice(ctx, l, slice, begin, end));
-        if (!push_rest(l, &b, &slice.box)) return no_memory(ctx);
+        if (!push_rest(l, &b, &slice.box)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -283,9 +278,9 @@ static int by_place(const void *a, const void *b)
 static dh_status find_slices(dh_ctx *ctx, dh_reshard *r)
 {
     lacking l = {.r = r, .runs = calloc((size_t)r->n_ranks + 1, sizeof *l.runs)};
-    dh_status st = l.runs ? DH_OK : no_memory(ctx);
+    dh_status st = l.runs ? DH_OK : dh_no_memory(ctx);
     for (int64_t i = 0; st == DH_OK && i < r->n_ranks; i++)
-        if (!(l.runs[i] = index_holding(r, &r->holdings[0][i]))) st = no_memory(ctx);
+        if (!(l.runs[i] = index_holding(r, &r->holdings[0][i]))) st = dh_no_memory(ctx);
     for (uint32_t rank = 0; st == DH_OK && rank < r->n_ranks; rank++)
         for (uint32_t i = 0; st == DH_OK && i < r->holdings[1][rank].held.n; i++)
             st = cover(ctx, &l, rank, i);
@@ -359,7 +354,7 @@ dh_status dh_reshard_open(dh_ctx *ctx, const dh_layout *from, const dh_layout *t
                        "nowhere after it: they do not move to another layout");
     for (int side = 0; side < 2; side++) {
         reshard->holdings[side] = calloc((size_t)reshard->n_ranks, sizeof **reshard->holdings);
-        if (!reshard->holdings[side]) return no_memory(ctx);
+        if (!reshard->holdings[side]) return dh_no_memory(ctx);
     }
     const int first = from->base == DH_LAYOUT_BEHIND; /* the one behind comes second */
     DH_TRY(hold_all(ctx, reshard, first, sides[first], what));

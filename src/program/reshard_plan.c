@@ -6,11 +6,6 @@
 
 #include "program/reshard_load.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory planning who sends what");
-}
-
 const char *dh_reshard_rule_name(dh_reshard_rule rule)
 {
     static const char *const names[DH_N_RESHARD_RULE] = {
@@ -75,7 +70,7 @@ static dh_status plan_hotspa(dh_ctx *ctx, dh_reshard *r)
     const bool ok = both && order;
     free(both);
     free(order);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 static void plan_first(dh_reshard *r)
@@ -126,7 +121,7 @@ static dh_status cut_chunks(dh_ctx *ctx, dh_reshard *r, int64_t chunk_bytes)
     const bool ok = out && in;
     free(out);
     free(in);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_reshard_plan(dh_ctx *ctx, dh_reshard *reshard, dh_reshard_rule rule,
@@ -162,7 +157,7 @@ static dh_status count_messages(dh_ctx *ctx, const dh_reshard *r, int64_t *n)
     }
     *n = (int64_t)seen.n;
     dh_index_fini(&seen);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_reshard_sum_up(dh_ctx *ctx, const dh_reshard *reshard, dh_reshard_wires wires,

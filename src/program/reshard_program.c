@@ -38,12 +38,11 @@ typedef struct building {
 
 static dh_status new_graph(dh_ctx *ctx, dh_dtype dtype, dh_graph **graph)
 {
-    dh_graph *g = calloc(1, sizeof *g);
-    if (!g) return dh_emit_no_memory(ctx);
+    dh_graph *g = *graph = calloc(1, sizeof *g);
+    if (!g) return dh_no_memory(ctx);
     g->kind = DH_BLOCK_RESHARD;
     g->dtype = dtype;
     g->x_in = g->x_out = g->dx_out = g->dx_in = g->loss_x = g->loss_dx = DH_NONE;
-    *graph = g;
     return DH_OK;
 }
 
@@ -59,7 +58,7 @@ static dh_status add_tensor(dh_ctx *ctx, dh_graph *g, const char *name, dh_tenso
     t.base = t.base ? t.base - 1 : DH_NONE;
     snprintf(t.name, sizeof t.name, "%s", name);
     *id = dh_graph_add_tensor(g, &t);
-    return *id == DH_NONE ? dh_emit_no_memory(ctx) : DH_OK;
+    return *id == DH_NONE ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* All of a message buffer, [n], or elements [first, first + n) of it. */
@@ -111,7 +110,7 @@ static dh_status add_buffers(dh_ctx *ctx, building *b, dh_graph *g)
     for (int side = 0; side < 2; side++) {
         const dh_holding *h = &b->r->holdings[side][b->rank];
         b->buffers[side] = malloc((h->buffers.n + 1) * sizeof(uint32_t));
-        if (!b->buffers[side]) return dh_emit_no_memory(ctx);
+        if (!b->buffers[side]) return dh_no_memory(ctx);
         memset(b->buffers[side], 0xff, (h->buffers.n + 1) * sizeof(uint32_t));
         for (size_t i = 0; i < h->held.n; i++) {
             const uint32_t buffer = h->held.at[i].buffer;
@@ -197,7 +196,7 @@ static dh_status find_own(dh_ctx *ctx, building *b)
     for (uint32_t i = 0; i < b->r->slices.n; i++) {
         const dh_slice *s = &b->r->slices.at[i];
         if (s->to != b->rank && b->r->owners.at[s->from].rank != b->rank) continue;
-        if (!dh_vec_push(&b->own, i)) return dh_emit_no_memory(ctx);
+        if (!dh_vec_push(&b->own, i)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -231,7 +230,7 @@ static dh_status take_slice(dh_ctx *ctx, building *b, dh_graph *g, const dh_slic
     DH_TRY(add_place(ctx, g, g->dtype, "part", &from, &x));
     DH_TRY(add_run(ctx, g, "message", first, dh_box_elements(&s->box), g->x_out, &y));
     dh_op *op = add_op(g, DH_OP_TAKE_COLUMNS, x, y);
-    if (!op) return dh_emit_no_memory(ctx);
+    if (!op) return dh_no_memory(ctx);
     op->from = from.column;
     op->columns = dh_box_elements(&s->box) / from.n_rows;
     return DH_OK;
@@ -246,7 +245,7 @@ static dh_status put_slice(dh_ctx *ctx, building *b, dh_graph *g, const dh_slice
     DH_TRY(place_of(ctx, b, 1, h, &s->box, flat, &to));
     DH_TRY(add_place(ctx, g, b->r->tensors.at[s->tensor].dtype, "part", &to, &y));
     dh_op *op = add_op(g, DH_OP_PUT_COLUMNS, x, y);
-    if (!op) return dh_emit_no_memory(ctx);
+    if (!op) return dh_no_memory(ctx);
     op->from = column;
     op->to = to.column;
     op->columns = dh_box_elements(&s->box) / to.n_rows;
@@ -286,7 +285,7 @@ static dh_status fill_send(dh_ctx *ctx, const lane *l, int64_t n_out, int64_t n_
     if (n_out > 0) DH_TRY(add_run(ctx, g, "sent", 0, n_out, DH_NONE, &g->x_in));
     if (n_in > 0) DH_TRY(add_run(ctx, g, "came", 0, n_in, DH_NONE, &g->x_out));
     dh_op *op = add_op(g, DH_OP_MESSAGES, g->x_in, g->x_out);
-    if (!op) return dh_emit_no_memory(ctx);
+    if (!op) return dh_no_memory(ctx);
     op->group = l->cross ? DH_GROUP_WORLD : DH_GROUP_TP;
     return DH_OK;
 }
@@ -318,7 +317,7 @@ static dh_status set_lengths(dh_ctx *ctx, building *b, const lane *l)
             const uint32_t other = member(b, l, i);
             const int64_t n =
                 from ? length_of(b, l, other, b->rank) : length_of(b, l, b->rank, other);
-            if (!dh_vec_push(&p->lengths, n)) return dh_emit_no_memory(ctx);
+            if (!dh_vec_push(&p->lengths, n)) return dh_no_memory(ctx);
         }
     return DH_OK;
 }
@@ -345,7 +344,7 @@ static dh_status add_lane(dh_ctx *ctx, building *b, lane l)
     DH_TRY(set_lengths(ctx, b, &l));
     if (n_out > 0) DH_TRY(dh_emit_bind(ctx, b->e, l.take, l.send, -1, true));
     if (n_in > 0) DH_TRY(dh_emit_bind(ctx, b->e, l.send, l.put, -1, true));
-    return dh_vec_push(&b->lanes, l) ? DH_OK : dh_emit_no_memory(ctx);
+    return dh_vec_push(&b->lanes, l) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Whether any rank sends anything there: all ranks make the same calls. */

@@ -80,7 +80,7 @@ static dh_status search(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, double 
                         const dh_rewrites **rewrites)
 {
     dh_rewrites *found = DH_NEW(arena, dh_rewrites);
-    if (!found) return dh_fail(ctx, DH_ENOMEM, "out of memory searching rewrites");
+    if (!found) return dh_no_memory(ctx);
     if (memory_bytes < 0) {
         const dh_graph_spec graphs = dh_recipe_graphs(recipe);
         DH_TRY(dh_rewrites_find(ctx, &graphs, recipe->costs, found));

@@ -16,16 +16,11 @@ typedef struct settling {
     dh_str why;
 } settling;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory choosing arguments of passes");
-}
-
 static dh_status time_slot(dh_ctx *ctx, const settling *s, const dh_slot *slot, double *ns)
 {
     dh_slot_timing timing = {.start_ns = NULL};
     dh_slot_pick *order = calloc((size_t)slot->strand[0].n + slot->strand[1].n + 1, sizeof *order);
-    if (!order) return no_memory(ctx);
+    if (!order) return dh_no_memory(ctx);
     dh_status st = dh_slot_order(ctx, slot, s->ordering.policy, &s->ordering.options, order);
     if (st == DH_OK) st = dh_slot_time(ctx, slot, order, &timing);
     *ns = timing.period_ns;
@@ -40,7 +35,7 @@ static dh_status time_strands(dh_ctx *ctx, const settling *s, const dh_graph *f,
     const dh_costs *costs = s->recipe->costs ? s->recipe->costs : &dh_costs_default;
     dh_arena *arena = dh_arena_create();
     dh_slot *slot;
-    if (!arena) return no_memory(ctx);
+    if (!arena) return dh_no_memory(ctx);
     dh_status st = dh_slot_of_graphs(ctx, arena, costs, &s->graphs.mesh, 0, f, b, &slot);
     if (st == DH_OK) st = time_slot(ctx, s, slot, ns);
     dh_arena_destroy(arena);
@@ -132,7 +127,7 @@ static dh_status use(dh_ctx *ctx, dh_arena *arena, const settling *s, dh_recipe 
 {
     const dh_pass_list all = with_choices(&s->own, &s->graphs.passes);
     *why = s->why.failed ? NULL : dh_arena_strdup(arena, s->why.text);
-    if (!*why) return no_memory(ctx);
+    if (!*why) return dh_no_memory(ctx);
     return dh_strategy_with(ctx, arena, recipe->strategy, &all, &recipe->strategy);
 }
 
@@ -217,7 +212,7 @@ dh_status dh_recipe_dispatch(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, co
     dh_status st = choose_way(ctx, &s, &w, recipe);
     if (st == DH_OK) {
         *why = s.why.failed ? NULL : dh_arena_strdup(arena, s.why.text);
-        if (!*why) st = no_memory(ctx);
+        if (!*why) st = dh_no_memory(ctx);
     }
     dh_str_fini(&s.why);
     return st;

@@ -34,13 +34,13 @@ typedef struct slot_maker {
 dh_status slot_maker_create(dh_ctx *ctx, const dh_recipe *recipe, slot_maker **maker)
 {
     slot_maker *m = calloc(1, sizeof *m);
-    if (!m) return plan_no_memory(ctx);
+    if (!m) return dh_no_memory(ctx);
     *maker = m;
     m->costs = recipe->costs ? recipe->costs : &dh_costs_default;
     DH_TRY(dh_recipe_ordering(ctx, recipe, &m->ordering));
     if (m->ordering.cache) return DH_OK;
     m->own = m->ordering.cache = dh_order_cache_create();
-    return m->own ? DH_OK : plan_no_memory(ctx);
+    return m->own ? DH_OK : dh_no_memory(ctx);
 }
 
 void slot_maker_destroy(slot_maker *maker)
@@ -64,7 +64,7 @@ void slot_maker_destroy(slot_maker *maker)
 static dh_status keep_like(dh_ctx *ctx, slot_maker *m, uint32_t graph, like_graph **kept)
 {
     while (m->like.n <= graph)
-        if (!dh_vec_push(&m->like, (like_graph){0})) return plan_no_memory(ctx);
+        if (!dh_vec_push(&m->like, (like_graph){0})) return dh_no_memory(ctx);
     *kept = &m->like.at[graph];
     return DH_OK;
 }
@@ -180,7 +180,7 @@ static dh_status find_places(dh_ctx *ctx, const plan *b)
     const size_t n = dh_emitter_program(b->emitter)->params.n;
     if (b->slots->places) return DH_OK;
     b->slots->places = malloc((n + 1) * sizeof *b->slots->places);
-    if (!b->slots->places) return plan_no_memory(ctx);
+    if (!b->slots->places) return dh_no_memory(ctx);
     for (uint32_t i = 0; i < n; i++) b->slots->places[i] = dh_reductions_place(&b->reducer, i);
     b->slots->nodes_alike = dh_mesh_nodes_alike(&b->spec->recipe.mesh);
     return DH_OK;
@@ -230,7 +230,7 @@ static dh_status find_release(dh_ctx *ctx, const plan *b, dh_arena *arena, const
     for (size_t k = i; k-- > 0;) {
         if (!releases(b, &list[k])) continue;
         uint32_t *after = DH_NEW(arena, uint32_t);
-        if (!after) return plan_no_memory(ctx);
+        if (!after) return dh_no_memory(ctx);
         *after = (uint32_t)k;
         to->after = after;
         to->n_after = 1;
@@ -245,7 +245,7 @@ static dh_status find_followed(dh_ctx *ctx, const plan *b, dh_arena *arena, cons
     if (!plan_is_reduction(b, &list[i])) return find_release(ctx, b, arena, list, i, to);
     DH_TRY(find_places(ctx, b));
     uint32_t *after = DH_NEW_N(arena, uint32_t, i + 1);
-    if (!after) return plan_no_memory(ctx);
+    if (!after) return dh_no_memory(ctx);
     to->after = after;
     for (uint32_t k = 0; k < i; k++)
         if (follows(b, &list[i], &list[k])) after[to->n_after++] = k;
@@ -279,8 +279,7 @@ static dh_status slot_items(dh_ctx *ctx, plan *b, dh_arena *arena, const plan_it
         DH_TRY(find_followed(ctx, b, arena, lists[s].at, i, &items[i]));
         items[i].work_bytes =
             dh_backend_workspace(backend, items[i].graph, &items[i].graph->ops.at[it->op]);
-        if (items[i].work_bytes == DH_NO_WORKSPACE)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+        if (items[i].work_bytes == DH_NO_WORKSPACE) return dh_no_memory(ctx);
         if (s == 1) items[i].after_f = after_forward(b, it, &lists[0]);
     }
     return DH_OK;
@@ -294,11 +293,11 @@ static dh_status make_order(dh_ctx *ctx, plan *b, const plan_items lists[2],
     dh_arena *arena = dh_arena_create();
     dh_slot_items strands[2];
     dh_slot *slot;
-    dh_status st = arena ? DH_OK : plan_no_memory(ctx);
+    dh_status st = arena ? DH_OK : dh_no_memory(ctx);
     for (int s = 0; st == DH_OK && s < 2; s++) {
         dh_slot_item *items = DH_NEW_N(arena, dh_slot_item, lists[s].n + 1);
         strands[s] = (dh_slot_items){items, lists[s].n};
-        st = items ? slot_items(ctx, b, arena, lists, s, items) : plan_no_memory(ctx);
+        st = items ? slot_items(ctx, b, arena, lists, s, items) : dh_no_memory(ctx);
     }
     if (st == DH_OK)
         st = dh_slot_build(ctx, arena, b->slots->costs, &b->spec->recipe.mesh, b->spec->rank,
@@ -319,7 +318,7 @@ dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2], const
 {
     size_t n_key;
     uint64_t *key = key_of(b, lists, &n_key);
-    if (!key) return plan_no_memory(ctx);
+    if (!key) return dh_no_memory(ctx);
     const known_order *known = find_known(b->slots, key, n_key);
     if (known) {
         free(key);
@@ -331,8 +330,7 @@ dh_status plan_find_order(dh_ctx *ctx, plan *b, const plan_items lists[2], const
     dh_status st = make_order(ctx, b, lists, rest, &made);
     known_order add = {key, n_key, st == DH_OK ? malloc((n + 1) * sizeof *made) : NULL};
     if (st == DH_OK && add.order) memcpy(add.order, made, n * sizeof *made);
-    if (st == DH_OK && (!add.order || !dh_vec_push(&b->slots->known, add)))
-        st = plan_no_memory(ctx);
+    if (st == DH_OK && (!add.order || !dh_vec_push(&b->slots->known, add))) st = dh_no_memory(ctx);
     if (st != DH_OK) {
         free(add.order);
         free(key);

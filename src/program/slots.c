@@ -38,7 +38,7 @@ static dh_status list_phases(dh_ctx *ctx, plan *b, uint32_t block, int32_t mb, u
     for (uint32_t i = 0; i < g->ops.n; i++)
         if (phases >> g->ops.at[i].phase & 1 &&
             !dh_vec_push(list, (plan_item){block, i, mb, block}))
-            return plan_no_memory(ctx);
+            return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -47,7 +47,7 @@ static dh_status list_sums(dh_ctx *ctx, plan *b, uint32_t id, int32_t mb, uint32
                            plan_items *list)
 {
     for (uint32_t i = 0; id != DH_NONE && i < plan_graph_of(b, id)->ops.n; i++)
-        if (!dh_vec_push(list, (plan_item){id, i, mb, place})) return plan_no_memory(ctx);
+        if (!dh_vec_push(list, (plan_item){id, i, mb, place})) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -180,7 +180,7 @@ static dh_status emit_in_order(dh_ctx *ctx, plan *b, strand strands[2], bool lat
             if (!later || !plan_is_reduction(b, item))
                 DH_TRY(plan_walk_item(ctx, b, &strands[s].walk, item));
             else if (!dh_vec_push(&b->behind, *item))
-                return plan_no_memory(ctx);
+                return dh_no_memory(ctx);
         }
     return DH_OK;
 }
@@ -196,7 +196,7 @@ static dh_status emit_ordered(dh_ctx *ctx, plan *b, strand strands[2], const dh_
         if (!order[i].behind)
             DH_TRY(plan_walk_item(ctx, b, &strands[order[i].strand].walk, item));
         else if (!dh_vec_push(&b->behind, *item))
-            return plan_no_memory(ctx);
+            return dh_no_memory(ctx);
     }
     return DH_OK;
 }

@@ -6,11 +6,6 @@
 #include "program/block_lives.h"
 #include "program/build.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory timing stages");
-}
-
 /* ---- a graph -------------------------------------------------------------------------------- */
 
 typedef struct block_ns {
@@ -98,7 +93,7 @@ dh_status dh_stage_costs_find(dh_ctx *ctx, dh_arena *arena, const dh_recipe *rec
     double link_ns;
     int64_t *layers = DH_NEW_N(arena, int64_t, n_stages), first = 0;
     dh_stage_cost *stages = DH_NEW_N(arena, dh_stage_cost, n_stages);
-    if (!layers || !stages) return no_memory(ctx);
+    if (!layers || !stages) return dh_no_memory(ctx);
     DH_TRY(dh_layer_split(ctx, recipe->model.n_layers, n_stages,
                           recipe->layer_split ? recipe->layer_split : "", layers));
     DH_TRY(time_block(ctx, recipe, DH_BLOCK_EMBED, 0, &embed, &of_end));

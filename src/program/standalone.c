@@ -99,7 +99,7 @@ dh_status dh_graph_find_ios(dh_ctx *ctx, const dh_graph *graph, const char *cons
 {
     *ios = (dh_graph_ios){0};
     use *uses = calloc(graph->tensors.n + 1, sizeof *uses);
-    if (!uses) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a program");
+    if (!uses) return dh_no_memory(ctx);
     see_ops(graph, uses);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < n_keep; i++) st = check_keep(ctx, graph, uses, keep[i]);
@@ -108,8 +108,7 @@ dh_status dh_graph_find_ios(dh_ctx *ctx, const dh_graph *graph, const char *cons
         const bool passing = t->kind == DH_TENSOR_ACT && uses[i].read && !is_end(graph, i) &&
                              !is_named(t, keep, n_keep);
         const dh_graph_io io = {i, uses[i].given, uses[i].written && !passing};
-        if ((io.in || io.out) && !dh_vec_push(ios, io))
-            st = dh_fail(ctx, DH_ENOMEM, "out of memory reading a program");
+        if ((io.in || io.out) && !dh_vec_push(ios, io)) st = dh_no_memory(ctx);
     }
     free(uses);
     return st == DH_OK ? check_apart(ctx, graph, ios) : st;
@@ -151,7 +150,7 @@ static dh_status copy_graph(dh_ctx *ctx, const dh_graph *graph, const dh_graph_i
                             dh_graph **copy)
 {
     dh_graph *g = calloc(1, sizeof *g);
-    if (!g) return dh_emit_no_memory(ctx);
+    if (!g) return dh_no_memory(ctx);
     *g = *graph;
     memset(&g->tensors, 0, sizeof g->tensors);
     memset(&g->ops, 0, sizeof g->ops);
@@ -161,7 +160,7 @@ static dh_status copy_graph(dh_ctx *ctx, const dh_graph *graph, const dh_graph_i
     for (size_t i = 0; ok && i < graph->ops.n; i++) ok = dh_vec_push(&g->ops, graph->ops.at[i]);
     if (!ok) {
         dh_graph_destroy(g);
-        return dh_emit_no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     g->kind = DH_BLOCK_PROGRAM;
     for (uint32_t i = 0; i < g->tensors.n; i++)

@@ -446,7 +446,7 @@ static dh_status verify(verifier *v)
     DH_TRY(dh_replay_init(v->ctx, &v->replay, p));
     const bool ok = count_parts(v) && make_segments(v);
     v->done = calloc(p->instrs.n + 1, sizeof *v->done);
-    if (!ok || !v->done) return dh_fail(v->ctx, DH_ENOMEM, "out of memory verifying a program");
+    if (!ok || !v->done) return dh_no_memory(v->ctx);
     own_persistent(v);
     for (int s; (s = next_stream(v)) >= 0;) {
         DH_TRY(dh_heed_stop(v->ctx, "a program was verified"));

@@ -63,8 +63,7 @@ static void join_runs(used_list *list)
 static dh_status list_used(dh_ctx *ctx, const dh_program *p, used_list *list)
 {
     for (uint32_t i = 0; i < p->instrs.n; i++)
-        if (!add_instr(p, i, list))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory verifying programs that run together");
+        if (!add_instr(p, i, list)) return dh_no_memory(ctx);
     if (list->n) qsort(list->at, list->n, sizeof *list->at, by_place);
     join_runs(list);
     return DH_OK;

@@ -146,8 +146,7 @@ dh_status dh_micro_verify(dh_ctx *ctx, const dh_program *p)
                  .p = p,
                  .fates = calloc(n, sizeof *t.fates),
                  .first = calloc(p->flats.n + 1, sizeof *t.first)};
-    dh_status st =
-        t.fates && t.first ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a program");
+    dh_status st = t.fates && t.first ? DH_OK : dh_no_memory(ctx);
     for (size_t f = 0; st == DH_OK && f < p->flats.n; f++)
         t.first[f + 1] = t.first[f] + n_fates(p, &p->flats.at[f]);
     if (st == DH_OK) read_instrs(&t);

@@ -688,8 +688,7 @@ static dh_status replay(joint *j)
     j->meetings = calloc((size_t)j->n * DH_N_GROUPS, sizeof *j->meetings);
     j->queue = calloc(j->n, sizeof *j->queue);
     j->seen = calloc(j->n, sizeof *j->seen);
-    if (!j->nodes || !j->meetings || !j->queue || !j->seen)
-        return dh_fail(j->ctx, DH_ENOMEM, "out of memory verifying programs");
+    if (!j->nodes || !j->meetings || !j->queue || !j->seen) return dh_no_memory(j->ctx);
     for (uint32_t k = 0; k < j->n; k++) {
         memset(j->nodes[k].user, 0xff, sizeof j->nodes[k].user);
         DH_TRY(dh_replay_init(j->ctx, &j->nodes[k].replay, j->programs[k]));

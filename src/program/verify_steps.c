@@ -190,7 +190,7 @@ dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *p)
         memset(s.sum, 0xff, n_bytes);
         st = check(&s);
     } else {
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory verifying a program");
+        st = dh_no_memory(ctx);
     }
     free(s.writer);
     free(s.sum);

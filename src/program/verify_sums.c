@@ -235,7 +235,7 @@ static dh_status verify_gathers(dh_ctx *ctx, const dh_program *p)
     summed_list list = {0};
     bool ok = true;
     for (uint32_t i = 0; ok && i < p->instrs.n; i++) ok = list_gather(p, &p->instrs.at[i], &list);
-    dh_status st = ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a program");
+    dh_status st = ok ? DH_OK : dh_no_memory(ctx);
     for (uint32_t i = 0; st == DH_OK && i < p->instrs.n; i++)
         if (kind_of(p, &p->instrs.at[i]) == DH_BLOCK_OPT) st = check_updates(ctx, p, i, &list);
     dh_vec_fini(&list);
@@ -250,7 +250,7 @@ dh_status dh_sums_verify(dh_ctx *ctx, const dh_program *p)
     for (uint32_t i = 0; ok && i < p->instrs.n; i++)
         if (kind_of(p, &p->instrs.at[i]) == DH_BLOCK_GRADS)
             ok = list_sum(p, &p->instrs.at[i], &list);
-    if (!ok) st = dh_fail(ctx, DH_ENOMEM, "out of memory verifying a program");
+    if (!ok) st = dh_no_memory(ctx);
     for (uint32_t i = 0; st == DH_OK && i < p->instrs.n; i++) {
         if (kind_of(p, &p->instrs.at[i]) != DH_BLOCK_OPT || p->part == DH_PART_UPDATE) continue;
         updates = true;

@@ -207,9 +207,7 @@ static dh_status add_row(const reader *r, uint32_t id, dh_cargo cargo, int32_t m
         dh_haul_add(&like->haul, haul);
         return DH_OK;
     }
-    return dh_vec_push(&r->list->rows, row)
-               ? DH_OK
-               : dh_fail(r->ctx, DH_ENOMEM, "out of memory listing what travels");
+    return dh_vec_push(&r->list->rows, row) ? DH_OK : dh_no_memory(r->ctx);
 }
 
 /* ---- entry ----------------------------------------------------------------------------------- */
@@ -272,7 +270,7 @@ dh_status dh_cargo_read(dh_ctx *ctx, const dh_program *program, const dh_span *s
     r.times = calloc(program->instrs.n + 1, sizeof *r.times);
     *list = (dh_cargo_list){.rows = {0}};
     dh_status st = r.times && order ? dh_timeline_transfers(ctx, program, spans, alone_ns, r.times)
-                                    : dh_fail(ctx, DH_ENOMEM, "out of memory listing what travels");
+                                    : dh_no_memory(ctx);
     if (st == DH_OK) st = list_rows(&r, order, read_each(&r, order));
     free(order);
     free(r.times);

@@ -87,5 +87,5 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
         free(curve);
     free(lives);
     free(changes);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory measuring a step's memory");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }

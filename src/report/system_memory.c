@@ -12,11 +12,6 @@
 
 #include "report/lives.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory measuring a system's memory");
-}
-
 /* ---- what is kept beside ------------------------------------------------------------------- */
 
 typedef struct keeping {
@@ -233,7 +228,8 @@ static dh_status measure(dh_ctx *ctx, measuring *m, dh_system_memory *memory)
     m->n_all = dh_lives_changes(p, m->lives, NULL, m->all);
     m->n_kept = dh_lives_changes(p, m->lives, m->of_layers, m->kept);
     add_uses(m);
-    if (!dh_live_sort(m->all, m->n_all) || !dh_live_sort(m->kept, m->n_kept)) return no_memory(ctx);
+    if (!dh_live_sort(m->all, m->n_all) || !dh_live_sort(m->kept, m->n_kept))
+        return dh_no_memory(ctx);
     const dh_live_point *most = dh_live_highest(m->all, dh_live_sum(m->all, m->n_all));
     const dh_live_point *kept = dh_live_highest(m->kept, dh_live_sum(m->kept, m->n_kept));
     memory->peak_bytes = memory->states_bytes + (most ? (uint64_t)dh_live_total(most) : 0);
@@ -319,7 +315,7 @@ dh_status dh_system_memory_of(dh_ctx *ctx, const dh_system *system, const dh_sys
     for (size_t i = 0; ok && i < n_instrs; i++)
         places[i] = (dh_span){(int64_t)i, (int64_t)i, (int64_t)i + 1};
     if (ok) add_states(system, p, &found);
-    const dh_status st = ok ? measure(ctx, &m, &found) : no_memory(ctx);
+    const dh_status st = ok ? measure(ctx, &m, &found) : dh_no_memory(ctx);
     if (st == DH_OK) *memory = found;
     fini(&m, places);
     return st;

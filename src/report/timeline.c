@@ -252,9 +252,7 @@ static dh_status sweep_over(dh_ctx *ctx, const dh_program *program, const dh_spa
                .each = each,
                .queues = calloc(program->instrs.n + 1, sizeof *w.queues),
                .needed = calloc(program->instrs.n + 1, sizeof *w.needed)};
-    dh_status st = w.queues && w.needed
-                       ? read_program(ctx, &w, program)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    dh_status st = w.queues && w.needed ? read_program(ctx, &w, program) : dh_no_memory(ctx);
     *timeline = (dh_timeline){0};
     if (st == DH_OK) run(&w, timeline);
     free(w.queues);
@@ -341,7 +339,7 @@ static dh_status find_alone(dh_ctx *ctx, const dh_program *p, const dh_span *spa
                 measured_ns[id] * scale[dh_stream_engine((dh_stream)p->instrs.at[id].stream)];
     }
     kinds_fini(&k);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_timeline_measured(dh_ctx *ctx, const dh_program *program, const dh_costs *costs,
@@ -359,7 +357,7 @@ dh_status dh_timeline_measured(dh_ctx *ctx, const dh_program *program, const dh_
     for (uint32_t id = 0; ok && id < program->instrs.n; id++)
         measured_ns[id] = k.sum_ns[kind_of(&k, &program->instrs.at[id])];
     kinds_fini(&k);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* By how much a computation beside transfers took longer than alone. */
@@ -398,8 +396,7 @@ static dh_status scratch_init(dh_ctx *ctx, const dh_program *program, const dh_s
 {
     *s = (scratch){calloc(program->instrs.n + 1, sizeof *s->beside_ns),
                    calloc(program->instrs.n + 1, sizeof *s->alone_ns)};
-    if (!s->beside_ns || !s->alone_ns)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    if (!s->beside_ns || !s->alone_ns) return dh_no_memory(ctx);
     return sweep_over(ctx, program, spans, s->beside_ns, NULL, NULL, all);
 }
 

@@ -196,7 +196,7 @@ dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *progra
     free(memory);
     trace_calls_fini(&calls);
     dh_str_printf(&text, "\n]}\n");
-    dh_status st = text.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path)
+    dh_status st = text.failed ? dh_no_memory_while(ctx, "writing %s", path)
                                : dh_file_write_atomic(ctx, path, text.text, text.len);
     dh_str_fini(&text);
     return st;

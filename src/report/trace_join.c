@@ -116,7 +116,7 @@ static dh_status append(dh_ctx *ctx, const char *dir, int64_t rank, ids *before,
     const int failed = json_array_extend(json_object_get(*joined, "traceEvents"),
                                          json_object_get(trace, "traceEvents"));
     json_decref(trace);
-    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory joining traces") : DH_OK;
+    return failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status join(dh_ctx *ctx, const char *dir, const dh_trace_ranks *list, const char *path)
@@ -131,7 +131,7 @@ static dh_status join(dh_ctx *ctx, const char *dir, const dh_trace_ranks *list, 
         return st;
     }
     char *text = dh_json_text(joined, JSON_COMPACT); /* takes the document */
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory joining traces");
+    if (!text) return dh_no_memory(ctx);
     st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
     return st;

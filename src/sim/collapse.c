@@ -59,8 +59,7 @@ dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
         a->of = DH_NEW_N(arena, uint32_t, a->size);
         a->first = DH_NEW_N(arena, int64_t, a->size);
         a->count = DH_NEW_N(arena, int64_t, a->size);
-        if (!a->of || !a->first || !a->count)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
+        if (!a->of || !a->first || !a->count) return dh_no_memory(ctx);
         mark_special(mesh, k, splits[k], options, a);
         number_classes(a);
         nodes->n *= a->n;
@@ -176,7 +175,7 @@ dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes 
         n *= (range[k].end - range[k].first + range[k].step - 1) / range[k].step;
     }
     members->node = DH_NEW_N(arena, uint32_t, n);
-    if (!members->node) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
+    if (!members->node) return dh_no_memory(ctx);
     members->n = 0;
     for (int k = 0; k < DH_N_MESH_AXES;) { /* an odometer */
         members->node[members->n++] = node_of(nodes, &d);

@@ -9,11 +9,6 @@
 
 #include "sim/machine.h"
 
-static dh_status no_memory(const machine *m)
-{
-    return dh_fail(m->ctx, DH_ENOMEM, "out of memory simulating");
-}
-
 /* ---- on one rank -------------------------------------------------------------------------- */
 
 /* Streams of a node on which something runs, and of the one beside it. */
@@ -82,7 +77,7 @@ static dh_status shift(machine *m, uint32_t node)
 {
     if (m->is_shifted[node]) return DH_OK;
     m->is_shifted[node] = true;
-    return dh_vec_push(&m->shifted, node) ? DH_OK : no_memory(m);
+    return dh_vec_push(&m->shifted, node) ? DH_OK : dh_no_memory(m->ctx);
 }
 
 /* What begins or ends on a core concerns all that compute there, and what runs beside. */
@@ -116,7 +111,7 @@ static dh_status queue_tasks(machine *m, uint32_t node)
         const lane *l = &m->lanes[lane_of(node, s)];
         if (l->state != LANE_RUNS || m->tasks[l->task].queued) continue;
         m->tasks[l->task].queued = true;
-        if (!dh_vec_push(&m->retimed, l->task)) return no_memory(m);
+        if (!dh_vec_push(&m->retimed, l->task)) return dh_no_memory(m->ctx);
     }
     return DH_OK;
 }
@@ -130,7 +125,7 @@ dh_status dh_sim_expect(machine *m, uint32_t id)
     const double wait = dh_flow_needs(&until);
     if (isinf(wait)) return DH_OK;
     const int64_t at = t->since_ns + (int64_t)llround(DH_MIN(wait, (double)DH_PAIR_MAX_NS));
-    return dh_sim_heap_push(&m->heap, at, id, t->version) ? DH_OK : no_memory(m);
+    return dh_sim_heap_push(&m->heap, at, id, t->version) ? DH_OK : dh_no_memory(m->ctx);
 }
 
 static dh_status set_speed(machine *m, uint32_t id, double rate, int64_t now)

@@ -10,11 +10,6 @@
 
 #include "base/stop.h"
 
-static dh_status no_memory(const machine *m)
-{
-    return dh_fail(m->ctx, DH_ENOMEM, "out of memory simulating");
-}
-
 static const dh_program *program_of(const machine *m, uint32_t node)
 {
     return m->node[node].costs->program;
@@ -34,7 +29,7 @@ static dh_status add_node(machine *m, id_list *list, bool *is_in, uint32_t node)
 {
     if (is_in[node]) return DH_OK;
     is_in[node] = true;
-    return dh_vec_push(list, node) ? DH_OK : no_memory(m);
+    return dh_vec_push(list, node) ? DH_OK : dh_no_memory(m->ctx);
 }
 
 /* ---- the host: what it has issued ------------------------------------------------------------ */
@@ -290,7 +285,8 @@ static dh_status advance(machine *m, uint32_t node, int64_t now)
         const int64_t start = start_of(m, id);
         if (start > now) {
             l->state = LANE_DUE;
-            if (!dh_sim_heap_push(&m->heap, start, id, m->tasks[id].version)) return no_memory(m);
+            if (!dh_sim_heap_push(&m->heap, start, id, m->tasks[id].version))
+                return dh_no_memory(m->ctx);
         } else {
             DH_TRY(arrive(m, id, now));
         }
@@ -376,7 +372,7 @@ static dh_status init(machine *m)
     m->is_shifted = calloc(n, sizeof *m->is_shifted);
     if (!m->arena || !m->replay || !m->lanes || !m->tasks || !m->hosts || !m->meetings ||
         !m->is_able || !m->is_shifted)
-        return no_memory(m);
+        return dh_no_memory(m->ctx);
     for (uint32_t k = 0; k < n; k++)
         DH_TRY(dh_replay_init(m->ctx, &m->replay[k], program_of(m, k)));
     return DH_OK;

@@ -4,11 +4,6 @@
 
 #include "sim/sim.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
-}
-
 dh_status dh_sim_memory_of(dh_ctx *ctx, dh_arena *arena, dh_sim_rank *rank)
 {
     const dh_program *p = rank->program;
@@ -18,7 +13,7 @@ dh_status dh_sim_memory_of(dh_ctx *ctx, dh_arena *arena, dh_sim_rank *rank)
     dh_memory_point *own = DH_NEW_N(arena, dh_memory_point, m->n_transient + 1);
     if (own && m->n_transient > 0) memcpy(own, points, m->n_transient * sizeof *own);
     free(points);
-    if (!own) return no_memory(ctx);
+    if (!own) return dh_no_memory(ctx);
     m->transient = own;
     m->slab_bytes = p->slab_bytes;
     m->peak_bytes = p->persistent_bytes;

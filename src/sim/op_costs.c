@@ -9,11 +9,6 @@
 
 #include "sim/sim.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
-}
-
 /* ---- times alone ------------------------------------------------------------------------- */
 
 static dh_cost_op cost_op(const dh_sim_op_costs *c, uint32_t graph, uint32_t op)
@@ -66,7 +61,7 @@ static dh_status add_up_issues(dh_ctx *ctx, dh_sim_op_costs *c, const dh_issue *
     double n_kernels = 0;
     c->host.issued_ns = malloc((n + 1) * sizeof *c->host.issued_ns);
     c->host.waits = malloc((n + 1) * sizeof *c->host.waits);
-    if (!c->host.issued_ns || !c->host.waits) return no_memory(ctx);
+    if (!c->host.issued_ns || !c->host.waits) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
         const dh_issue *issue = &issues[dh_sim_kind(c, &c->program->instrs.at[i])];
         c->host.issued_ns[i] = llround(c->costs->host_ns * n_kernels);
@@ -81,7 +76,7 @@ static dh_status ask_host(dh_ctx *ctx, dh_sim_op_costs *c)
 {
     if (c->costs->host_ns <= 0) return DH_OK;
     dh_issue *issues = calloc(c->n_kinds + 1, sizeof *issues);
-    if (!issues) return no_memory(ctx);
+    if (!issues) return dh_no_memory(ctx);
     dh_status st = ask_issues(ctx, c, issues);
     if (st == DH_OK) st = add_up_issues(ctx, c, issues);
     free(issues);
@@ -94,14 +89,14 @@ dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *
     *c = (dh_sim_op_costs){.costs = costs, .program = program, .n_places = 1024};
     c->first = malloc((program->graphs.n + 1) * sizeof *c->first);
     c->pairs = malloc(c->n_places * sizeof *c->pairs);
-    if (!c->first || !c->pairs) return no_memory(ctx);
+    if (!c->first || !c->pairs) return dh_no_memory(ctx);
     memset(c->pairs, 0xff, c->n_places * sizeof *c->pairs);
     for (uint32_t g = 0; g < program->graphs.n; g++) {
         c->first[g] = c->n_kinds;
         c->n_kinds += (uint32_t)program->graphs.at[g]->ops.n;
     }
     c->solo = calloc(c->n_kinds + 1, sizeof *c->solo);
-    if (!c->solo) return no_memory(ctx);
+    if (!c->solo) return dh_no_memory(ctx);
     DH_TRY(ask_solo(ctx, c));
     return ask_host(ctx, c);
 }
@@ -175,7 +170,7 @@ dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint3
     dh_sim_pair *pair = place_of(c->pairs, c->n_places, lo, hi);
     if (pair->a == DH_NONE) {
         if (2 * c->n_pairs >= c->n_places) {
-            if (!grow(c)) return no_memory(ctx);
+            if (!grow(c)) return dh_no_memory(ctx);
             pair = place_of(c->pairs, c->n_places, lo, hi);
         }
         DH_TRY(ask_pair(ctx, c, lo, hi, pair));

@@ -27,11 +27,6 @@ typedef struct build {
     size_t n_op_costs;
 } build;
 
-static dh_status no_memory(const build *b)
-{
-    return dh_fail(b->ctx, DH_ENOMEM, "out of memory simulating");
-}
-
 /* ---- ranks and their programs --------------------------------------------------------------- */
 
 static dh_status check_slow(const build *b)
@@ -67,7 +62,7 @@ static dh_status build_program(build *b, uint64_t key, int64_t rank)
                                   .unplaced = !b->options->placed};
     dh_program *p;
     if (!dh_vec_reserve(&b->owned, b->owned.n + 1) || !dh_vec_push(&b->keys, key))
-        return no_memory(b);
+        return dh_no_memory(b->ctx);
     DH_TRY(dh_program_build(b->ctx, &spec, &p));
     b->owned.at[b->owned.n++] = p;
     return DH_OK;
@@ -91,7 +86,7 @@ static dh_status find_program(build *b, uint32_t node, bool every_rank, const dh
 static dh_status find_programs(build *b, bool every_rank)
 {
     b->sim->ranks = DH_NEW_N(b->sim->arena, dh_sim_rank, b->nodes.n);
-    if (!b->sim->ranks) return no_memory(b);
+    if (!b->sim->ranks) return dh_no_memory(b->ctx);
     b->sim->n_classes = b->nodes.n;
     for (uint32_t k = 0; k < b->nodes.n; k++) {
         dh_sim_rank *r = &b->sim->ranks[k];
@@ -195,7 +190,7 @@ static dh_status costs_of(build *b, const dh_program *program, dh_sim_op_costs *
         if ((*costs)->program == program) return DH_OK;
     }
     *costs = DH_NEW(b->sim->arena, dh_sim_op_costs);
-    if (!*costs) return no_memory(b);
+    if (!*costs) return dh_no_memory(b->ctx);
     b->op_costs[b->n_op_costs++] = *costs;
     return dh_sim_op_costs_init(b->ctx, *costs, b->costs, program);
 }
@@ -228,7 +223,7 @@ static dh_status prepare_node(build *b, uint32_t k)
             n->factor[e] *= slow->factor[e] > 0 ? slow->factor[e] : 1;
     }
     r->spans = n->spans = DH_NEW_N(b->sim->arena, dh_span, dh_program_n_spans(r->program) + 1);
-    if (!n->spans) return no_memory(b);
+    if (!n->spans) return dh_no_memory(b->ctx);
     return costs_of(b, r->program, &n->costs);
 }
 
@@ -263,7 +258,7 @@ static dh_status prepare_beside(build *b, uint32_t k)
         b->node[i].beside = own;
     }
     n->spans = DH_NEW_N(b->sim->arena, dh_span, dh_program_n_spans(p) + 1);
-    return n->spans ? costs_of(b, p, &n->costs) : no_memory(b);
+    return n->spans ? costs_of(b, p, &n->costs) : dh_no_memory(b->ctx);
 }
 
 static void account_beside(build *b)
@@ -282,7 +277,7 @@ static dh_status execute(build *b)
     const dh_sim_nodes *const sides[2] = {&b->nodes, b->beside.n ? &b->beside : NULL};
     b->node = DH_NEW_N(b->sim->arena, dh_sim_node, n);
     b->op_costs = DH_NEW_N(b->sim->arena, dh_sim_op_costs *, n);
-    if (!b->node || !b->op_costs) return no_memory(b);
+    if (!b->node || !b->op_costs) return dh_no_memory(b->ctx);
     for (uint32_t k = 0; k < b->nodes.n; k++) DH_TRY(prepare_node(b, k));
     for (uint32_t k = 0; k < b->beside.n; k++) DH_TRY(prepare_beside(b, k));
     DH_TRY(dh_sim_run(b->ctx, sides, b->node));
@@ -299,7 +294,7 @@ static dh_status add_work(build *b, const dh_sim_node *node, dh_sim_rank *r)
     const dh_sim_op_costs *costs = node->costs;
     double solo_ns[DH_N_PAIR_SOURCES] = {0};
     double *alone_ns = DH_NEW_N(b->sim->arena, double, p->instrs.n + 1);
-    if (!alone_ns) return no_memory(b);
+    if (!alone_ns) return dh_no_memory(b->ctx);
     r->alone_ns = alone_ns;
     for (size_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
@@ -342,11 +337,11 @@ static dh_status account(build *b)
 static dh_status simulate(build *b)
 {
     b->sim->arena = dh_arena_create();
-    if (!b->sim->arena) return no_memory(b);
+    if (!b->sim->arena) return dh_no_memory(b->ctx);
     b->sim->n_ranks = b->mesh.ranks;
     b->sim->cores = shares_cores(b) ? b->options->cores : 0;
     b->sim->costs = dh_arena_strdup(b->sim->arena, b->costs->name);
-    if (!b->sim->costs) return no_memory(b);
+    if (!b->sim->costs) return dh_no_memory(b->ctx);
     DH_TRY(check_slow(b));
     DH_TRY(choose_ranks(b));
     DH_TRY(execute(b));
@@ -356,7 +351,7 @@ static dh_status simulate(build *b)
 static dh_status run(build *b, dh_sim **sim)
 {
     b->sim = calloc(1, sizeof *b->sim);
-    if (!b->sim) return no_memory(b);
+    if (!b->sim) return dh_no_memory(b->ctx);
     dh_status st = simulate(b);
     b->sim->programs = b->owned.at;
     b->sim->n_programs = b->owned.n;
@@ -379,7 +374,7 @@ dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *cost
     build b = {.ctx = ctx, .recipe = &own, .costs = costs, .options = options, .mesh = own.mesh};
     DH_TRY(dh_recipe_ordering(ctx, recipe, &own.ordering));
     if (!own.ordering.cache) own.ordering.cache = cache = dh_order_cache_create();
-    dh_status st = own.ordering.cache ? run(&b, sim) : no_memory(&b);
+    dh_status st = own.ordering.cache ? run(&b, sim) : dh_no_memory(b.ctx);
     dh_order_cache_destroy(cache);
     return st;
 }

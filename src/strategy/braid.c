@@ -274,7 +274,7 @@ static dh_status order_by(dh_ctx *ctx, const dh_slot *slot, const braid *by,
     if (ok) issue_all(&b);
     thread_fini(&b.threads[0]);
     thread_fini(&b.threads[1]);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- the published plans -------------------------------------------------------------------- */

@@ -74,21 +74,16 @@ static bool make_key(const dh_slot *slot, const dh_order_policy *policy,
     return ok;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
-}
-
 /* The order of a key, made where it is new. */
 static dh_status find_or_make(dh_ctx *ctx, dh_order_cache *cache, const bytes *key,
                               const dh_slot *slot, const dh_order_policy *policy,
                               const dh_order_options *options, const dh_slot_pick **order)
 {
     void **place = dh_table_at(&cache->orders, cache->arena, key->at, key->n);
-    if (!place) return no_memory(ctx);
+    if (!place) return dh_no_memory(ctx);
     if (!*place) {
         dh_slot_pick *made = DH_NEW_N(cache->arena, dh_slot_pick, (size_t)slot_nodes(slot) + 1);
-        if (!made) return no_memory(ctx);
+        if (!made) return dh_no_memory(ctx);
         DH_TRY(dh_slot_order(ctx, slot, policy, options, made));
         *place = made;
     }
@@ -101,7 +96,7 @@ dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *
                              const dh_slot_pick **order)
 {
     bytes key = {0};
-    dh_status st = make_key(slot, policy, options, &key) ? DH_OK : no_memory(ctx);
+    dh_status st = make_key(slot, policy, options, &key) ? DH_OK : dh_no_memory(ctx);
     pthread_mutex_lock(&cache->lock);
     if (st == DH_OK) st = find_or_make(ctx, cache, &key, slot, policy, options, order);
     pthread_mutex_unlock(&cache->lock);

@@ -123,9 +123,7 @@ dh_status slot_order_critical(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
                  .issued = calloc(n, sizeof *p.issued),
                  .put_off = calloc(n, sizeof *p.put_off),
                  .made = calloc(n, sizeof *p.made)};
-    dh_status st = ok && p.issued && p.put_off && p.made
-                       ? DH_OK
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    dh_status st = ok && p.issued && p.put_off && p.made ? DH_OK : dh_no_memory(ctx);
     for (int how = 0; st == DH_OK && how < N_PLACEMENTS; how++) {
         p.how = (placement)how;
         place_all(&p);

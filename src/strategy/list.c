@@ -246,7 +246,7 @@ static dh_status keep_given(dh_ctx *ctx, const dh_slot *slot, slot_best *found, 
     const uint32_t n = slot_nodes(slot);
     for (uint32_t i = 0; i < n; i++) made[i] = slot_pick_of(slot, i);
     slot_tried *given = slot_trial_of(&found->tried, slot, made);
-    if (!given) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    if (!given) return dh_no_memory(ctx);
     DH_TRY(slot_time_trial(ctx, slot, given));
     const double gain = 1e-6 * found->period_ns;
     const bool shorter = given->period_ns < found->period_ns - gain;
@@ -281,8 +281,7 @@ dh_status slot_order_list(dh_ctx *ctx, const dh_slot *slot, const dh_order_optio
     bool ok = slot_rates_init(&rates, slot);
     ok &= scheduler_init(&s, &own);
     s.limit_bytes = best.limit_bytes;
-    const dh_status st = ok && made ? try_all(ctx, &s, made, &best)
-                                    : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    const dh_status st = ok && made ? try_all(ctx, &s, made, &best) : dh_no_memory(ctx);
     scheduler_fini(&s);
     slot_rates_fini(&rates);
     slot_trials_fini(&best.tried);

@@ -110,7 +110,7 @@ static dh_status repair_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_o
     if (ok && options) keep_apart(slot, &options->pairing, order);
     free(given);
     free(r.issued);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* The order of a policy; it may break dependences, which repair_order puts right. */
@@ -147,7 +147,7 @@ dh_status slot_consider(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order, s
 {
     DH_TRY(repair_order(ctx, slot, best->options, order));
     slot_tried *trial = slot_trial_of(&best->tried, slot, order);
-    if (!trial) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    if (!trial) return dh_no_memory(ctx);
     const uint64_t peak = trial->peak_bytes;
     const uint64_t excess = peak > best->limit_bytes ? peak - best->limit_bytes : 0;
     if (best->any && excess > best->excess_bytes) return DH_OK;
@@ -189,7 +189,7 @@ static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_opt
     slot_best best = {
         .order = order, .options = options, .limit_bytes = slot_memory_limit(slot, options)};
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
-    if (!made) return dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    if (!made) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < n; i++) {
         if (rows[i].order == order_auto || rows[i].fixed) continue;

@@ -162,7 +162,7 @@ static dh_status plan_blocks(dh_ctx *ctx, const dh_slot *slot, const dh_pair_pol
                                      .round_ns = (int64_t)slot->costs->event_ns};
     dh_status st = together && list && order->picks
                        ? dh_pair_plan_make(ctx, policy, &problem, &options->pairing, &plan)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory planning a pair of blocks");
+                       : dh_no_memory(ctx);
     if (st == DH_OK) {
         write_order(plan, s, options->barriers, list, order);
         dh_pair_plan_destroy(plan);
@@ -215,7 +215,7 @@ static dh_status order_by_plans(dh_ctx *ctx, const dh_slot *slot, const char *po
     const uint32_t n_f = slot->strand[0].n_blocks, n_b = slot->strand[1].n_blocks;
     const uint32_t n_blocks = DH_MAX(n_f, n_b), alone = n_b && n_f > n_b ? n_f - n_b : 0;
     block_order *made = calloc((size_t)n_blocks + 1, sizeof *made);
-    dh_status st = made ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a slot");
+    dh_status st = made ? DH_OK : dh_no_memory(ctx);
     size_t n_made = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; st == DH_OK && i < n_blocks; i++) {

@@ -86,9 +86,7 @@ dh_status slot_place_reductions(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *
                  .n_reductions = (uint32_t)n_reductions,
                  .place_of = calloc(n, sizeof *p.place_of),
                  .made = calloc(n, sizeof *p.made)};
-    dh_status st = strands && p.place_of && p.made
-                       ? DH_OK
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory ordering a slot");
+    dh_status st = strands && p.place_of && p.made ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         memcpy(strands, order, p.n * sizeof *strands);
         for (uint32_t i = 0; i < p.n; i++) p.place_of[slot_pick_node(slot, &strands[i])] = i;

@@ -107,7 +107,7 @@ static dh_status time_in_order(dh_ctx *ctx, dh_arena *arena, const dh_slot *slot
     dh_slot_timing timing = {.makespan_ns = 0};
     const uint32_t n = slot->strand[strand].n;
     dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, n + 1);
-    if (!order) return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
+    if (!order) return dh_no_memory(ctx);
     for (uint32_t i = 0; i < n; i++) order[i] = (dh_slot_pick){.op = i, .strand = (uint8_t)strand};
     DH_TRY(dh_slot_time(ctx, slot, order, &timing));
     *ns += timing.makespan_ns;
@@ -120,7 +120,7 @@ static dh_status time_strand(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_
 {
     dh_arena *arena = dh_arena_create();
     dh_slot *slot;
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
+    if (!arena) return dh_no_memory(ctx);
     dh_status st = dh_slot_of_graphs(ctx, arena, costs, &graphs->mesh, 0, f, b, &slot);
     if (st == DH_OK) st = time_in_order(ctx, arena, slot, f ? 0 : 1, ns);
     dh_arena_destroy(arena);
@@ -201,7 +201,7 @@ static dh_status time_program(dh_ctx *ctx, const dh_mesh *mesh, const dh_costs *
     *ns = 0;
     if (!items) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory timing rewrites");
+        return dh_no_memory(ctx);
     }
     for (uint32_t i = 0; i < g->ops.n; i++) items[i] = (dh_slot_item){.graph = g, .op = i};
     const dh_slot_items strands[2] = {{items, g->ops.n}, {NULL, 0}};

@@ -268,7 +268,7 @@ dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, con
              fill_strand(arena, costs, mesh, rank, &t, &s->strand[k]);
         tracker_fini(&t);
     }
-    if (!ok) return dh_fail(ctx, DH_ENOMEM, "out of memory describing a slot");
+    if (!ok) return dh_no_memory(ctx);
     *slot = s;
     return DH_OK;
 }
@@ -282,7 +282,7 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
     for (int k = 0; k < 2; k++) {
         if (!graphs[k]) continue;
         dh_slot_item *items = DH_NEW_N(arena, dh_slot_item, graphs[k]->ops.n + 1);
-        if (!items) return dh_fail(ctx, DH_ENOMEM, "out of memory describing a slot");
+        if (!items) return dh_no_memory(ctx);
         for (uint32_t i = 0; i < graphs[k]->ops.n; i++) {
             const dh_phase phase = graphs[k]->ops.at[i].phase;
             const bool wanted =

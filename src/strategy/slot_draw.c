@@ -155,15 +155,14 @@ dh_status dh_slot_draw(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *ord
     drawing d = {.slot = slot, .order = order, .n = slot_nodes(slot), .out = out};
     d.t.start_ns = calloc((size_t)d.n + 1, sizeof *d.t.start_ns);
     d.t.end_ns = calloc((size_t)d.n + 1, sizeof *d.t.end_ns);
-    dh_status st = d.t.start_ns && d.t.end_ns
-                       ? dh_slot_time(ctx, slot, order, &d.t)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory drawing a slot");
+    dh_status st =
+        d.t.start_ns && d.t.end_ns ? dh_slot_time(ctx, slot, order, &d.t) : dh_no_memory(ctx);
     if (st == DH_OK) {
         draw_totals(&d, title);
         draw_bars(&d);
         draw_operators(&d);
         draw_exposed(&d);
-        if (out->failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory drawing a slot");
+        if (out->failed) st = dh_no_memory(ctx);
     }
     free(d.t.start_ns);
     free(d.t.end_ns);

@@ -308,9 +308,7 @@ static dh_status time_copies(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pic
                              uint32_t n_copies, dh_slot_timing *timing)
 {
     replay r;
-    dh_status st = replay_init(&r, slot, order, n_copies)
-                       ? replay_run(ctx, &r)
-                       : dh_fail(ctx, DH_ENOMEM, "out of memory timing an order");
+    dh_status st = replay_init(&r, slot, order, n_copies) ? replay_run(ctx, &r) : dh_no_memory(ctx);
     if (st == DH_OK && n_copies == 1) {
         timing->makespan_ns = r.now;
         timing->period_ns = end_of_strands(&r);

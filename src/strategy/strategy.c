@@ -128,7 +128,7 @@ dh_status dh_strategy_with(dh_ctx *ctx, dh_arena *arena, const dh_strategy *stra
                            const dh_pass_list *passes, const dh_strategy **with)
 {
     dh_strategy *own = DH_NEW(arena, dh_strategy);
-    if (!own) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing the passes of a strategy");
+    if (!own) return dh_no_memory(ctx);
     *own = *strategy;
     own->passes = *passes;
     own->searches = false;

@@ -233,8 +233,7 @@ static dh_status finish(reader *r, const dh_strategy **strategy)
     r->own.name = dh_arena_strdup(r->arena, r->text);
     r->own.doc = "the job's own";
     dh_strategy *made = DH_NEW(r->arena, dh_strategy);
-    if (!r->own.name || !made)
-        return dh_fail(r->ctx, DH_ENOMEM, "out of memory reading a strategy");
+    if (!r->own.name || !made) return dh_no_memory(r->ctx);
     *made = r->own;
     *strategy = made;
     return DH_OK;

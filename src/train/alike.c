@@ -39,7 +39,7 @@ static dh_status compare(dh_ctx *ctx, const dh_ranks *ranks, const char *text, t
     t->n = ranks->n;
     t->lengths = calloc((size_t)ranks->n, sizeof *t->lengths);
     dh_ckpt_fingerprint(text, (size_t)length, mine.hash);
-    dh_status st = briefs && t->lengths ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
+    dh_status st = briefs && t->lengths ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) st = dh_comm_all_gather(ctx, ranks->control, &length, t->lengths, 1, DH_I64);
     if (st == DH_OK)
         st = dh_comm_all_gather(ctx, ranks->control, &mine, briefs, (int64_t)sizeof mine, DH_U8);
@@ -56,7 +56,7 @@ static dh_status gather(dh_ctx *ctx, const dh_ranks *ranks, const char *text, te
     for (int64_t r = 0; r < t->n; r++) total += t->lengths[r];
     t->all = malloc((size_t)(total + 1));
     t->of = calloc((size_t)t->n, sizeof *t->of);
-    if (!t->all || !t->of) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing ranks");
+    if (!t->all || !t->of) return dh_no_memory(ctx);
     for (int64_t r = 0, at = 0; r < t->n; at += t->lengths[r++]) t->of[r] = t->all + at;
     return dh_comm_all_gatherv(ctx, ranks->control, text, t->all, t->lengths, DH_U8);
 }

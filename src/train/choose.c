@@ -28,11 +28,6 @@ typedef struct choosing {
     size_t n;
 } choosing;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory choosing a strategy");
-}
-
 /* ---- one candidate --------------------------------------------------------------------------- */
 
 static dh_status simulate(dh_ctx *ctx, const dh_resolved *open, candidate *c)
@@ -88,7 +83,7 @@ static dh_status try_parts(dh_ctx *ctx, choosing *c, const dh_pass_list *passes,
                   schedule ? schedule : "", order);
     const char *name = text.failed ? NULL : dh_arena_strdup(c->arena, text.text);
     dh_str_fini(&text);
-    if (!made || !name) return no_memory(ctx);
+    if (!made || !name) return dh_no_memory(ctx);
     *made = (dh_strategy){.name = name,
                           .doc = "made by strategy=auto",
                           .passes = *passes,
@@ -247,7 +242,7 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, d
     const dh_schedule_row *row;
     dh_ctx unknown = DH_CTX_INIT;
     choosing c = {.open = open, .arena = dh_arena_create()};
-    if (!c.arena) return no_memory(ctx);
+    if (!c.arena) return dh_no_memory(ctx);
     if (!dh_job_schedule_file(&open->job) &&
         dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK)
         c.paired = row->pairs;

@@ -13,7 +13,7 @@
 static dh_status run_path(dh_ctx *ctx, const dh_job *job, const char *name, dh_str *path)
 {
     dh_str_printf(path, "%s/%s", job->out_dir, name);
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return path->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* Every character of training and validation texts, as nanoGPT does. */
@@ -21,7 +21,7 @@ static dh_status chars_of_texts(dh_ctx *ctx, const dh_job *job, dh_tokenizer **t
 {
     size_t n = job->n_train_files + job->n_val_files;
     const char **files = calloc(n + 1, sizeof *files);
-    if (!files) return dh_fail(ctx, DH_ENOMEM, "out of memory listing the texts");
+    if (!files) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++)
         files[i] =
             i < job->n_train_files ? job->train_files[i] : job->val_files[i - job->n_train_files];
@@ -155,7 +155,7 @@ static dh_status read_shares(dh_ctx *ctx, const dh_job *job, const int64_t **sha
     if (!*job->data_weights) return DH_OK;
     int64_t *list = DH_NEW_N(job->arena, int64_t, job->n_train_files + 1);
     size_t n = 0;
-    if (!list) return dh_fail(ctx, DH_ENOMEM, "out of memory for data.weights");
+    if (!list) return dh_no_memory(ctx);
     for (char *at = job->data_weights; *at; at += *at == ',', n++) {
         const int64_t share = strtoll(at, &at, 10);
         if (n < job->n_train_files) list[n] = share;

@@ -40,8 +40,7 @@ static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
                       &copy.schedule,  &copy.profile,    &copy.moe_recorded, &copy.out_dir};
     copy.train_files = DH_NEW_N(job->arena, char *, job->n_train_files + 1);
     copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
-    if (!copy.train_files || !copy.val_files)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory writing the job");
+    if (!copy.train_files || !copy.val_files) return dh_no_memory(ctx);
     for (size_t i = 0; i < DH_COUNTOF(paths); i++) *paths[i] = from_root(job->arena, *paths[i]);
     for (size_t i = 0; i < job->n_train_files; i++)
         copy.train_files[i] = from_root(job->arena, job->train_files[i]);
@@ -57,7 +56,7 @@ dh_status dh_run_write_job(dh_ctx *ctx, const dh_job *job, const char *dir)
     DH_TRY(print_portable(ctx, job, &text));
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/job.yaml", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the job") : DH_OK;
+    dh_status st = path.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && !dh_json_can_hold(text, &at))
         st = dh_fail(ctx, DH_EINVAL,
                      "the working folder, or a link to a file of the job, has a name that is not "
@@ -73,8 +72,7 @@ dh_status dh_run_write_profile(dh_ctx *ctx, const dh_profile *profile, const cha
     dh_str path = DH_STR_INIT;
     if (!profile) return DH_OK;
     dh_str_printf(&path, "%s/profile.json", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the profile")
-                               : dh_profile_write(ctx, profile, path.text);
+    dh_status st = path.failed ? dh_no_memory(ctx) : dh_profile_write(ctx, profile, path.text);
     dh_str_fini(&path);
     return st;
 }

@@ -58,7 +58,7 @@ dh_status dh_resolved_fuse(dh_ctx *ctx, dh_resolved *r)
 {
     if (!is_open(r)) return DH_OK;
     dh_fusions *f = DH_NEW(r->arena, dh_fusions);
-    if (!f) return dh_fail(ctx, DH_ENOMEM, "out of memory resolving a job");
+    if (!f) return dh_no_memory(ctx);
     for (size_t i = 0; i < DH_N_FUSIONS; i++) {
         f->at[i].pieces = dh_fuse_pieces(choices[i]);
         DH_TRY(try_one(ctx, r, &f->at[i]));

@@ -21,8 +21,7 @@ static bool has_bos_of_its_own(const dh_tokenizer *tok)
 static dh_status push_start(dh_ctx *ctx, const dh_tokenizer *tok, dh_ids *ids)
 {
     int32_t id = dh_tokenizer_bos(tok) >= 0 ? dh_tokenizer_bos(tok) : dh_tokenizer_eos(tok);
-    if (id >= 0)
-        return dh_vec_push(ids, id) ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a prompt");
+    if (id >= 0) return dh_vec_push(ids, id) ? DH_OK : dh_no_memory(ctx);
     dh_ctx unknown = DH_CTX_INIT;
     if (dh_tokenizer_encode(&unknown, tok, "\n", 1, 0, ids) == DH_OK && ids->n > 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL,
@@ -40,8 +39,7 @@ static dh_status read_message(dh_ctx *ctx, const dh_trained *trained, const dh_g
         {DH_CHAT_USER, spec->prompt ? spec->prompt : "", spec->n_prompt, false}};
     bool ok = !spec->system || dh_vec_push(&list, said[0]);
     ok = ok && dh_vec_push(&list, said[1]);
-    dh_status st = ok ? dh_chat_check(ctx, chat, trained->tokenizer)
-                      : dh_fail(ctx, DH_ENOMEM, "out of memory for a prompt");
+    dh_status st = ok ? dh_chat_check(ctx, chat, trained->tokenizer) : dh_no_memory(ctx);
     if (st == DH_OK) st = dh_encoder_create(ctx, trained->tokenizer, &enc);
     if (st == DH_OK) st = dh_chat_encode(ctx, chat, trained->tokenizer, enc, &list, true, ids);
     for (size_t i = 0; i < ids->n; i++) ids->at[i] &= DH_TOKEN_ID;
@@ -161,7 +159,7 @@ static dh_status draw_token(dh_ctx *ctx, text *t, bool *ended)
     dh_status st = dh_sampler_next(ctx, t->spec->sampler, t->logits, &id);
     if (st != DH_OK) return dh_ctx_while(ctx, "drawing token %zu of the text", t->ids->n + 1);
     *ended = ends_text(tok, id) || (t->end >= 0 && id == t->end);
-    if (!dh_vec_push(t->ids, id)) return dh_fail(ctx, DH_ENOMEM, "out of memory for a text");
+    if (!dh_vec_push(t->ids, id)) return dh_no_memory(ctx);
     return *ended ? DH_OK : emit_token(ctx, tok, t->spec, prev, id);
 }
 

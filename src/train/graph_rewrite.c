@@ -124,8 +124,7 @@ static dh_status search(dh_ctx *ctx, dh_arena *arena, const dh_graph_run_options
                                     .sharded = options->search == DH_GRAPH_SEARCH_SHARDED};
     const dh_costs *costs = options->costs ? options->costs : estimates(arena, run->job);
     run->rewrites = calloc(1, sizeof *run->rewrites);
-    if (!costs || !run->rewrites)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory searching rewrites");
+    if (!costs || !run->rewrites) return dh_no_memory(ctx);
     snprintf(run->costs, sizeof run->costs, "%s", costs->name);
     return dh_rewrites_find_alone(ctx, &with, costs, run->rewrites);
 }
@@ -133,7 +132,7 @@ static dh_status search(dh_ctx *ctx, dh_arena *arena, const dh_graph_run_options
 dh_status dh_graph_run_search(dh_ctx *ctx, const dh_graph_run_options *options, dh_graph_run *run)
 {
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory searching rewrites");
+    if (!arena) return dh_no_memory(ctx);
     const dh_status st = search(ctx, arena, options, run);
     dh_arena_destroy(arena);
     return st;

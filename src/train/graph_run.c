@@ -57,8 +57,7 @@ static dh_status make_programs(dh_ctx *ctx, dh_graph_run *run, const dh_pass_lis
     run->graphs = calloc((size_t)n, sizeof *run->graphs);
     run->programs = calloc((size_t)n, sizeof *run->programs);
     run->left = calloc((size_t)n * (run->ios.n + 1), sizeof *run->left);
-    if (!run->graphs || !run->programs || !run->left)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory making programs");
+    if (!run->graphs || !run->programs || !run->left) return dh_no_memory(ctx);
     for (int64_t r = 0; r < n; r++) DH_TRY(make_program(ctx, run, r, passes));
     return dh_programs_verify(ctx, (const dh_program *const *)run->programs, (size_t)n);
 }
@@ -117,7 +116,7 @@ static dh_status give(dh_ctx *ctx, const dh_graph_run *run, int64_t rank, dh_sla
         const size_t n_bytes = (size_t)dh_tensor_bytes(t);
         if (!run->ios.at[i].in) continue;
         void *part = malloc(n_bytes);
-        if (!part) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", t->name);
+        if (!part) return dh_no_memory_while(ctx, "reading %s", t->name);
         dh_status st = dh_graph_given_read(ctx, run, i, rank, part);
         if (st == DH_OK)
             st = run->device->slab_write(ctx, slab, io_offset(run, rank, i), part, n_bytes);
@@ -133,7 +132,7 @@ static dh_status take(dh_ctx *ctx, dh_graph_run *run, int64_t rank, const dh_sla
         const size_t n_bytes = (size_t)dh_tensor_bytes(io_tensor(run, i));
         void **at = &run->left[(size_t)rank * run->ios.n + i];
         if (!run->ios.at[i].out) continue;
-        if (!(*at = malloc(n_bytes))) return dh_fail(ctx, DH_ENOMEM, "out of memory for outputs");
+        if (!(*at = malloc(n_bytes))) return dh_no_memory(ctx);
         DH_TRY(run->device->slab_read(ctx, slab, io_offset(run, rank, i), *at, n_bytes));
     }
     return DH_OK;
@@ -147,7 +146,7 @@ static dh_status gather(dh_ctx *ctx, dh_graph_run *run, const dh_ranks *ranks)
         const size_t n_bytes = (size_t)dh_tensor_bytes(io_tensor(run, i));
         if (!run->ios.at[i].out) continue;
         char *all = malloc(n * n_bytes);
-        dh_status st = all ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for outputs");
+        dh_status st = all ? DH_OK : dh_no_memory(ctx);
         if (st == DH_OK)
             st = dh_comm_all_gather(ctx, ranks->control,
                                     run->left[(size_t)ranks->rank * run->ios.n + i], all,
@@ -155,7 +154,7 @@ static dh_status gather(dh_ctx *ctx, dh_graph_run *run, const dh_ranks *ranks)
         for (size_t r = 0; st == DH_OK && r < n; r++) {
             void **at = &run->left[r * run->ios.n + i];
             if (!*at && !(*at = malloc(n_bytes)))
-                st = dh_fail(ctx, DH_ENOMEM, "out of memory for outputs");
+                st = dh_no_memory(ctx);
             else
                 memcpy(*at, all + r * n_bytes, n_bytes);
         }

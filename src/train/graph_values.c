@@ -332,7 +332,7 @@ static dh_status compare_rank(dh_ctx *ctx, const dh_graph_run *run, size_t io, i
     if (want->dtype != dh_st_dtype_of(t->dtype) || cut_axis(t, want, &times) != -1)
         return other_shape(ctx, t, want);
     void *copy = malloc(want->n_bytes + 1); /* the file's data may be unaligned */
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing");
+    if (!copy) return dh_no_memory(ctx);
     const dh_status st = dh_st_copy(ctx, want, 0, want->n_bytes, copy);
     if (st == DH_OK) {
         const double d = dh_graph_value_distance(t->dtype, n, left(run, io, rank), copy);

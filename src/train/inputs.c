@@ -156,8 +156,7 @@ dh_status dh_run_check_inputs(dh_ctx *ctx, const dh_job *job, bool fresh)
 {
     run_folder r = {.dir = job->out_dir, .real = realpath(job->out_dir, NULL), .fresh = fresh};
     if (!r.real && errno != ENOMEM) return DH_OK; /* the folder is not there yet */
-    dh_status st = r.real ? dh_job_each_input(ctx, job, check_input, &r)
-                          : dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    dh_status st = r.real ? dh_job_each_input(ctx, job, check_input, &r) : dh_no_memory(ctx);
     free(r.real);
     return st;
 }

@@ -42,7 +42,7 @@ static dh_status check_file(dh_ctx *ctx, const char *folder, const char *name,
     dh_safetensors *file;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, name);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name)
+    dh_status st = path.failed ? dh_no_memory_while(ctx, "reading %s", name)
                                : dh_st_open(ctx, path.text, &file);
     if (st == DH_OK) {
         st = check_tensors(ctx, file, shapes);
@@ -119,8 +119,7 @@ static dh_status inspect_steps(dh_ctx *ctx, const char *run_dir, const int64_t *
             found->resume_step = f.step;
         }
         decided = decided || opened || f.condition != DH_CKPT_DAMAGED;
-        if (!dh_vec_push(&found->checkpoints, f))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory listing checkpoints");
+        if (!dh_vec_push(&found->checkpoints, f)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -164,7 +163,7 @@ static dh_status inspect(dh_ctx *ctx, const char *run_dir, dh_run_findings *foun
     free(steps);
     if (st == DH_OK && n == 0) st = look_for_lost(ctx, run_dir, found);
     dh_str_printf(&path, "%s/metrics.jsonl", run_dir);
-    if (st == DH_OK && path.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics");
+    if (st == DH_OK && path.failed) st = dh_no_memory(ctx);
     if (st == DH_OK) st = inspect_metrics(ctx, path.text, found);
     dh_str_fini(&path);
     return st;

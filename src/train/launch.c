@@ -105,7 +105,7 @@ static dh_status print_facts(dh_ctx *ctx, dh_launch *l)
                   __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little-endian" : "big-endian");
     dh_status st = dh_job_print_common(ctx, l->job, &all);
     if (l->facts.text) dh_str_append(&all, l->facts.text, strlen(l->facts.text));
-    if (st == DH_OK && all.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory comparing ranks");
+    if (st == DH_OK && all.failed) st = dh_no_memory(ctx);
     dh_str_fini(&l->facts);
     l->facts = all;
     return st;
@@ -189,7 +189,7 @@ static dh_status fail_start(dh_ctx *ctx, const dh_launch *l, int rank, int code)
 static dh_status run_threads(dh_ctx *ctx, dh_launch *l, int first, int n)
 {
     rank_thread *threads = calloc((size_t)n, sizeof *threads);
-    if (!threads) return dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks");
+    if (!threads) return dh_no_memory(ctx);
     int started = 0;
     dh_status st = DH_OK;
     while (st == DH_OK && started < n) {

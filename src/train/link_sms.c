@@ -85,7 +85,7 @@ static dh_status simulate_in(dh_ctx *ctx, dh_arena *arena, const search *s, cons
 static dh_status step_of(dh_ctx *ctx, const search *s, const dh_link_sms *sms, int64_t *step_ns)
 {
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing processors");
+    if (!arena) return dh_no_memory(ctx);
     const dh_status st = simulate_in(ctx, arena, s, sms, step_ns);
     dh_arena_destroy(arena);
     return st;
@@ -199,7 +199,7 @@ dh_status dh_resolved_hold(dh_ctx *ctx, dh_resolved *r)
 {
     if (r->job.gpu_comm_sms == 0 && !r->job.gpu_comm_search) return DH_OK;
     dh_link_choice *c = DH_NEW(r->arena, dh_link_choice);
-    if (!c) return dh_fail(ctx, DH_ENOMEM, "out of memory choosing processors");
+    if (!c) return dh_no_memory(ctx);
     DH_TRY(find(ctx, r, c));
     if (!c->known) return DH_OK;
     const dh_link_sms_basis basis = {.plain = r->recipe.costs, .cluster = r->cluster};

@@ -52,7 +52,7 @@ dh_status dh_load_record_create(dh_ctx *ctx, const dh_model *model, int64_t n_mi
         return DH_OK;
     }
     dh_load_record_destroy(r);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory recording the load of experts");
+    return dh_no_memory(ctx);
 }
 
 void dh_load_record_destroy(dh_load_record *record)
@@ -205,8 +205,7 @@ dh_status dh_load_record_write(dh_ctx *ctx, const dh_load_record *r, const char 
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/experts.json", dir);
     if (path.failed) json_decref(object);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing experts.json")
-                               : dh_json_write(ctx, path.text, object);
+    dh_status st = path.failed ? dh_no_memory(ctx) : dh_json_write(ctx, path.text, object);
     dh_str_fini(&path);
     return st;
 }

@@ -70,8 +70,7 @@ dh_status dh_load_read(dh_ctx *ctx, dh_arena *arena, const dh_model *model, cons
     double *by_ranks = DH_NEW_N(arena, double, model->n_experts + 1);
     const char *path = dh_arena_printf(arena, "%s/experts.json", run);
     const char *name = dh_arena_printf(arena, "as in %s", run);
-    if (!by_ranks || !path || !name)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a load of experts");
+    if (!by_ranks || !path || !name) return dh_no_memory(ctx);
     DH_TRY(read_file(ctx, path, model, by_ranks));
     *load = (dh_expert_load){.name = name, .n_experts = model->n_experts, .by_ranks = by_ranks};
     return DH_OK;

@@ -140,8 +140,8 @@ dh_status dh_folder_claim(dh_ctx *ctx, const char *dir, dh_folder_lock *lock)
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/lock", dir);
     dh_folder_lock taken = {.fd = -1, .path = path.text};
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory locking %s", dir)
-                               : open_and_take(ctx, &taken);
+    dh_status st =
+        path.failed ? dh_no_memory_while(ctx, "locking %s", dir) : open_and_take(ctx, &taken);
     if (st == DH_OK)
         *lock = taken;
     else
@@ -164,7 +164,7 @@ static dh_status rename_aside(dh_ctx *ctx, const char *dir, dh_str *name)
     for (int i = 1; name->len == 0 || dh_path_exists(name->text); i++) {
         dh_str_clear(name);
         dh_str_printf(name, "%s.%d", dir, i);
-        if (name->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory renaming %s", dir);
+        if (name->failed) return dh_no_memory_while(ctx, "renaming %s", dir);
     }
     if (rename(dir, name->text) == 0) return DH_OK;
     return dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", dir, name->text, strerror(errno));

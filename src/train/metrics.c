@@ -78,8 +78,7 @@ static dh_status take_all(dh_ctx *ctx, const char *path, dh_metrics_lines *lines
         if (st == DH_OK) st = dh_lines_next(ctx, &from, &line);
     }
     dh_lines_close(&from);
-    if (st == DH_OK && lines->numbers.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics");
+    if (st == DH_OK && lines->numbers.failed) st = dh_no_memory(ctx);
     return st;
 }
 
@@ -132,7 +131,7 @@ static dh_status read_tail(dh_ctx *ctx, const char *path, char **text, size_t *n
     ssize_t n = -1;
     char *tail = malloc(TAIL_BYTES);
     if (!tail)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+        st = dh_no_memory_while(ctx, "reading %s", path);
     else if (fstat(fd, &info) != 0 ||
              (n = pread(fd, tail, TAIL_BYTES, DH_MAX(info.st_size - TAIL_BYTES, 0))) < 0)
         st = dh_fail(ctx, DH_EIO, "cannot read %s: %s", path, strerror(errno));
@@ -153,8 +152,7 @@ dh_status dh_metrics_find(dh_ctx *ctx, const char *dir, int64_t step, const char
     dh_str path = DH_STR_INIT;
     *found = false;
     dh_str_printf(&path, "%s/metrics.jsonl", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics")
-                               : read_tail(ctx, path.text, &text, &n_bytes);
+    dh_status st = path.failed ? dh_no_memory(ctx) : read_tail(ctx, path.text, &text, &n_bytes);
     dh_str_fini(&path);
     DH_TRY(st);
     st = find_line(ctx, text, n_bytes, step, key, found);
@@ -209,7 +207,7 @@ static dh_status keep_aside(dh_ctx *ctx, taker *t, const dh_line *line)
 
 static dh_status flush(dh_ctx *ctx, pruning *p)
 {
-    if (p->out.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", p->path);
+    if (p->out.failed) return dh_no_memory_while(ctx, "writing %s", p->path);
     if (p->out.len) DH_TRY(dh_fd_write_all(ctx, p->out_fd, p->path, p->out.text, p->out.len));
     dh_str_clear(&p->out);
     return DH_OK;
@@ -279,8 +277,7 @@ static dh_status prune(dh_ctx *ctx, const char *dir, const char *path, int64_t l
                  .aside = aside.text,
                  .aside_fd = -1,
                  .out = DH_STR_INIT};
-    dh_status st = aside.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading metrics")
-                                : prune_to(ctx, &p, &lines);
+    dh_status st = aside.failed ? dh_no_memory(ctx) : prune_to(ctx, &p, &lines);
     dh_metrics_lines_fini(&lines);
     dh_str_fini(&aside);
     return st;
@@ -295,7 +292,7 @@ static dh_status move_aside(dh_ctx *ctx, const char *dir, const char *path)
     for (int i = 1; to.len == 0 || dh_path_exists(to.text); i++) {
         dh_str_clear(&to);
         dh_str_printf(&to, "%s/metrics.%d.jsonl", dir, i);
-        if (to.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory opening metrics");
+        if (to.failed) return dh_no_memory(ctx);
     }
     dh_status st = DH_OK;
     if (rename(path, to.text) != 0)
@@ -322,8 +319,7 @@ dh_status dh_metrics_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_me
     int fd = -1;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/metrics.jsonl", dir);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory opening metrics")
-                               : make_ready(ctx, dir, path.text, last_step);
+    dh_status st = path.failed ? dh_no_memory(ctx) : make_ready(ctx, dir, path.text, last_step);
     if (st == DH_OK) st = open_to_append(ctx, path.text, &fd);
     if (st == DH_OK) st = dh_dir_sync(ctx, dir);
     if (st == DH_OK) {
@@ -346,7 +342,7 @@ dh_status dh_metrics_write(dh_ctx *ctx, dh_metrics *m, json_t *object)
     if (text) append_line(&m->line, text, strlen(text));
     const bool whole = text && !m->line.failed;
     free(text);
-    if (!whole) return dh_fail(ctx, DH_ENOMEM, "out of memory writing metrics");
+    if (!whole) return dh_no_memory(ctx);
     DH_TRY(dh_fd_write_all(ctx, m->fd, m->path, m->line.text, m->line.len));
     return told;
 }
@@ -368,7 +364,7 @@ void dh_metrics_close(dh_metrics *m)
 dh_status dh_json_write(dh_ctx *ctx, const char *path, json_t *object)
 {
     char *text = dh_json_text(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    if (!text) return dh_no_memory_while(ctx, "writing %s", path);
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
     return st;

@@ -94,7 +94,7 @@ static dh_status merge(dh_ctx *ctx, const char *from_path, json_t *from, const c
     json_decref(from);
     if (st == DH_OK && n_new > 0 && !failed) return write_config(ctx, to, path);
     json_decref(to);
-    if (st == DH_OK && failed) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", path);
+    if (st == DH_OK && failed) return dh_no_memory_while(ctx, "writing %s", path);
     return st;
 }
 
@@ -104,8 +104,7 @@ static dh_status keep_ids(dh_ctx *ctx, const char *from_dir, const char *to_dir)
     json_t *source = NULL, *target = NULL;
     dh_str_printf(&from, "%s/config.json", from_dir);
     dh_str_printf(&to, "%s/config.json", to_dir);
-    dh_status st =
-        from.failed || to.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    dh_status st = from.failed || to.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && dh_path_exists(from.text)) {
         st = read_config(ctx, from.text, &source);
         if (st == DH_OK) st = read_config(ctx, to.text, &target);
@@ -129,7 +128,7 @@ bool dh_model_owns_file(const char *name)
 dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir, size_t *n_files)
 {
     char *copy = strdup(weights);
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (!copy) return dh_no_memory(ctx);
     const char *from_dir = dh_path_is_dir(weights) ? weights : dirname(copy);
     dh_status st = keep_ids(ctx, from_dir, to_dir);
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(kept_files); i++)
@@ -156,7 +155,7 @@ static dh_status add_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab, js
         json_t *id = json_object_get(config, ids[i].key);
         if (!json_is_null(id)) failed |= json_object_set(generation, ids[i].key, id);
     }
-    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for ids of tokens") : DH_OK;
+    return failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status write_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab,
@@ -165,8 +164,7 @@ static dh_status write_ids(dh_ctx *ctx, const dh_tokenizer *tok, int64_t vocab,
     json_t *config;
     DH_TRY(read_config(ctx, config_path, &config));
     json_t *generation = json_object();
-    dh_status st = generation ? add_ids(ctx, tok, vocab, config, generation)
-                              : dh_fail(ctx, DH_ENOMEM, "out of memory for ids of tokens");
+    dh_status st = generation ? add_ids(ctx, tok, vocab, config, generation) : dh_no_memory(ctx);
     if (st == DH_OK) st = write_config(ctx, json_incref(config), config_path);
     if (st == DH_OK && json_object_size(generation) > 0 && !dh_path_exists(generation_path))
         st = write_config(ctx, json_incref(generation), generation_path);
@@ -186,7 +184,7 @@ dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const c
     dh_str_printf(&config, "%s/config.json", dir);
     dh_str_printf(&generation, "%s/generation_config.json", dir);
     dh_status st = config.failed || generation.failed
-                       ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
+                       ? dh_no_memory(ctx)
                        : write_ids(ctx, tok, vocab, config.text, generation.text);
     dh_str_fini(&config);
     dh_str_fini(&generation);

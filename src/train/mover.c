@@ -61,7 +61,7 @@ static void *work(void *user)
 dh_status dh_mover_create(dh_ctx *ctx, const dh_mover_spec *spec, dh_mover **mover)
 {
     dh_mover *m = calloc(1, sizeof *m);
-    if (!m) return dh_fail(ctx, DH_ENOMEM, "out of memory for a thread that moves parameters");
+    if (!m) return dh_no_memory(ctx);
     m->spec = *spec;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->moved, NULL);

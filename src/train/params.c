@@ -9,11 +9,6 @@
 
 #include "base/stop.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory handling parameters");
-}
-
 /* Where in the slab the part begins. */
 void dh_param_part(const dh_program *p, uint32_t param, dh_buffer_kind kind, int64_t k,
                    int64_t *first, int64_t *n, uint64_t *at)
@@ -63,7 +58,7 @@ dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **l
     size_t total = 0;
     for (size_t i = 0; i < program->params.n; i++) total += program->params.at[i].n_pieces;
     dh_hf_tensor *tensors = calloc(total + 1, sizeof *tensors);
-    if (!tensors) return no_memory(ctx);
+    if (!tensors) return dh_no_memory(ctx);
     size_t at = 0;
     for (uint32_t i = 0; i < program->params.n; i++) {
         const dh_param *p = &program->params.at[i];
@@ -113,7 +108,7 @@ dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *s, const dh_hf_tenso
         if (strcmp(piece.hf_name, tensor->name) != 0) continue;
         int64_t n = piece.n_rows * piece.n_cols;
         float *own = malloc((size_t)n * sizeof *own);
-        if (!own) return no_memory(ctx);
+        if (!own) return dh_no_memory(ctx);
         place_piece(&piece, false, data, own); /* elements of other ranks stay */
         dh_status st =
             param_io(ctx, s, tensor->param, kind, false, piece.row * piece.n_cols, n, own);
@@ -135,7 +130,7 @@ static dh_status write_copy(dh_ctx *ctx, dh_session *s, uint32_t param, int64_t 
                         dh_param_is_matrix(&p->params.at[param]);
     if (home->buffer == DH_NONE && !shards) return DH_OK;
     dh_bf16 *copy = malloc((size_t)n * sizeof *copy + 1);
-    if (!copy) return no_memory(ctx);
+    if (!copy) return dh_no_memory(ctx);
     for (int64_t i = 0; i < n; i++) copy[i] = dh_f32_to_bf16(data[i]);
     dh_status st = DH_OK;
     for (int64_t k = 0; st == DH_OK && k < (shards ? flat->n_pieces : 1); k++) {
@@ -195,7 +190,7 @@ static dh_status set_piece(dh_ctx *ctx, dh_session *session, uint32_t param, int
     const dh_param_piece piece = dh_param_piece_at(p, piece_id);
     const int64_t n = piece.n_rows * piece.n_cols, first = piece.row * piece.n_cols;
     float *own = malloc((size_t)n * sizeof *own + 1);
-    if (!own) return no_memory(ctx);
+    if (!own) return dh_no_memory(ctx);
     dh_status st = make(ctx, p, &piece, arg, own);
     if (st == DH_OK) st = param_io(ctx, session, param, kind, true, first, n, own);
     if (st == DH_OK && kind == DH_BUF_MASTER) st = write_copy(ctx, session, param, first, n, own);
@@ -230,7 +225,7 @@ static dh_status make_initial(dh_ctx *ctx, const dh_param *p, const dh_param_pie
     dh_hf_tensor t = {.ndim = piece->hf_ndim, .shape = {piece->hf_shape[0], piece->hf_shape[1]}};
     snprintf(t.name, sizeof t.name, "%s", piece->hf_name);
     float *whole = malloc((size_t)hf_elements(&t) * sizeof *whole);
-    if (!whole) return no_memory(ctx);
+    if (!whole) return dh_no_memory(ctx);
     fill(p, &t, *(const uint64_t *)seed, whole, hf_elements(&t));
     place_piece(piece, false, whole, own);
     free(whole);

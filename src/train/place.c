@@ -46,8 +46,7 @@ dh_status dh_ranks_place(dh_ctx *ctx, const dh_ranks *ranks, int *local_rank, in
     if (!ranks->control) return DH_OK;
     uint64_t mine = processors_key();
     uint64_t *keys = calloc((size_t)ranks->n, sizeof *keys);
-    if (!keys)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory placing %lld ranks", (long long)ranks->n);
+    if (!keys) return dh_no_memory(ctx);
     keys[ranks->rank] = mine;
     dh_status st =
         dh_comm_all_gather(ctx, ranks->control, &mine, keys, (int64_t)sizeof mine, DH_U8);

@@ -23,7 +23,7 @@ static dh_status folder_of(dh_ctx *ctx, const dh_job *job, dh_str *path)
     else
         return dh_fail(ctx, DH_EMISSING,
                        "there is no place for profiles: set data.cache, or HOME, or give a file");
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return path->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *profile, dh_str *path)
@@ -31,7 +31,7 @@ dh_status dh_profile_place(dh_ctx *ctx, const dh_job *job, const dh_profile *pro
     DH_TRY(folder_of(ctx, job, path));
     dh_str_printf(path, "/%016llx.json",
                   (unsigned long long)dh_profile_facts_hash(profile->facts.at, profile->facts.n));
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return path->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- fitting ------------------------------------------------------------------------------- */
@@ -186,8 +186,7 @@ static dh_status create_parent(dh_ctx *ctx, const char *path)
     dh_str folder = DH_STR_INIT;
     if (!slash || slash == path) return DH_OK;
     dh_str_append(&folder, path, (size_t)(slash - path));
-    dh_status st = folder.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path")
-                                 : dh_dir_create(ctx, folder.text);
+    dh_status st = folder.failed ? dh_no_memory(ctx) : dh_dir_create(ctx, folder.text);
     dh_str_fini(&folder);
     return st;
 }

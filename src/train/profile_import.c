@@ -78,7 +78,7 @@ static dh_status import(dh_ctx *ctx, const dh_stage_programs *stages, const dh_o
     size_t n = 1;
     for (size_t s = 0; s < stages->n; s++) n += stages->at[s]->probe_classes.n;
     names at = {malloc(n * sizeof *at.row), malloc(n * sizeof *at.column)};
-    dh_status st = at.row && at.column ? DH_OK : dh_fail(ctx, DH_ENOMEM, "%s: out of memory", name);
+    dh_status st = at.row && at.column ? DH_OK : dh_no_memory(ctx);
     for (size_t s = 0; st == DH_OK && s < stages->n; s++)
         st = add_classes(ctx, stages->at[s], m, profile, &at);
     if (st == DH_OK) st = add_pairs(ctx, m, &at, name, profile);

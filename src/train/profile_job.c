@@ -24,11 +24,6 @@ static dh_status smallest_schedule(dh_ctx *ctx, const dh_job *job, const dh_stra
     return dh_job_schedule(ctx, job, strategy, NULL, most, schedule);
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory listing operators");
-}
-
 static bool is_auto(const dh_job *job)
 {
     return strcmp(job->strategy, "auto") == 0;
@@ -48,7 +43,7 @@ static dh_status add_once(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_pas
     const dh_pass_list passes = dh_pass_list_reduced(graphs, list);
     for (size_t i = 0; i < lists->n; i++)
         if (dh_pass_list_equal(&lists->at[i], &passes)) return DH_OK;
-    return dh_vec_push(lists, passes) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(lists, passes) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* With every choice of what costs are to choose: that takes all of their operators. */
@@ -189,7 +184,7 @@ dh_status dh_stage_programs_build(dh_ctx *ctx, const dh_probe_job *probe,
 {
     const int64_t n = probe->spec.recipe.mesh.pp;
     *programs = (dh_stage_programs){.at = calloc((size_t)n, sizeof(dh_program *))};
-    if (!programs->at) return no_memory(ctx);
+    if (!programs->at) return dh_no_memory(ctx);
     for (int64_t stage = 0; stage < n; stage++) {
         dh_session_spec spec = probe->spec;
         spec.rank = dh_mesh_rank(&spec.recipe.mesh, (dh_coord){.pp = stage});
@@ -224,7 +219,7 @@ dh_status dh_job_estimates(dh_ctx *ctx, dh_arena *arena, const dh_job *job, cons
         m.link_latency_ns[i] = links[i]->latency_us * 1e3;
     }
     *costs = dh_costs_estimated(arena, &m);
-    return *costs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory planning a run");
+    return *costs ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- facts --------------------------------------------------------------------------------- */

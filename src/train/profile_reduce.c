@@ -23,11 +23,6 @@ typedef struct reducer {
     DH_VEC(int64_t) pool;
 } reducer;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for measured times");
-}
-
 /* ---- collecting ---------------------------------------------------------------------------- */
 
 static dh_status add_class(dh_ctx *ctx, reducer *r, const dh_probe_class *cls, uint32_t *id)
@@ -60,7 +55,7 @@ static dh_status collect(dh_ctx *ctx, reducer *r, const dh_rank_samples *rank)
 {
     const dh_program *p = rank->program;
     uint32_t *ids = malloc((p->probe_classes.n + 1) * sizeof *ids);
-    dh_status st = ids ? DH_OK : no_memory(ctx);
+    dh_status st = ids ? DH_OK : dh_no_memory(ctx);
     for (size_t c = 0; st == DH_OK && c < p->probe_classes.n; c++)
         st = add_class(ctx, r, &p->probe_classes.at[c], &ids[c]);
     for (size_t i = 0; st == DH_OK && i < p->probes.n; i++) {
@@ -70,7 +65,7 @@ static dh_status collect(dh_ctx *ctx, reducer *r, const dh_rank_samples *rank)
             if (cls[k] != DH_NONE) s.team[k] = team_of(rank, p->probe_classes.at[cls[k]].group);
             s.ns[k] = rank->ns + (2 * i + (size_t)k) * r->n;
         }
-        if (!dh_vec_push(&r->all, s)) st = no_memory(ctx);
+        if (!dh_vec_push(&r->all, s)) st = dh_no_memory(ctx);
     }
     free(ids);
     return st;
@@ -117,7 +112,7 @@ static dh_status pool_team(dh_ctx *ctx, reducer *r, const series *s, int end)
         int64_t ns = s->ns[end][i];
         for (const series *t = s + 1; !alone && t < r->all.at + r->all.n; t++)
             if (same_probe(s, t) && t->team[end] == s->team[end]) ns = DH_MIN(ns, t->ns[end][i]);
-        if (!dh_vec_push(&r->pool, ns)) return no_memory(ctx);
+        if (!dh_vec_push(&r->pool, ns)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -226,7 +221,7 @@ dh_status dh_profile_overheads(dh_ctx *ctx, const dh_program *p, const dh_span *
         profile->launch_ns = typical_gap(gaps[0], n[0]);
         profile->event_ns = typical_gap(gaps[1], n[1]);
     }
-    dh_status st = gaps[0] && gaps[1] ? DH_OK : no_memory(ctx);
+    dh_status st = gaps[0] && gaps[1] ? DH_OK : dh_no_memory(ctx);
     free(gaps[0]);
     free(gaps[1]);
     return st;

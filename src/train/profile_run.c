@@ -45,11 +45,6 @@ typedef struct rank_work {
     int round;     /* of them, from 0 */
 } rank_work;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for measured times");
-}
-
 /* ---- sampling ------------------------------------------------------------------------------ */
 
 static dh_status create_session(dh_ctx *ctx, rank_work *w)
@@ -145,7 +140,7 @@ static dh_status gather(dh_ctx *ctx, const rank_work *w, const int64_t *own, int
         DH_TRY(dh_comm_all_gather(ctx, w->ranks->control, &mine, counts, 1, DH_I64));
     for (int64_t r = 0; r < w->ranks->n; r++) total += counts[r];
     *all = malloc((size_t)(total + 1) * sizeof **all);
-    if (!*all) return no_memory(ctx);
+    if (!*all) return dh_no_memory(ctx);
     if (w->ranks->control)
         return dh_comm_all_gatherv(ctx, w->ranks->control, own, *all, counts, DH_I64);
     memcpy(*all, own, (size_t)total * sizeof **all);
@@ -176,8 +171,8 @@ static dh_status make_profile(dh_ctx *ctx, const rank_work *w, const int64_t *co
     const size_t n = (size_t)w->ranks->n;
     dh_program **programs = calloc(n, sizeof(dh_program *));
     dh_rank_samples *samples = calloc(n, sizeof *samples);
-    dh_status st =
-        programs && samples ? reduce(ctx, w, counts, all, programs, samples, into) : no_memory(ctx);
+    dh_status st = programs && samples ? reduce(ctx, w, counts, all, programs, samples, into)
+                                       : dh_no_memory(ctx);
     for (size_t r = 0; programs && r < n; r++) dh_program_destroy(programs[r]);
     free(programs);
     free(samples);
@@ -203,7 +198,7 @@ static dh_status gather_profile(dh_ctx *ctx, rank_work *w)
 {
     int64_t *own = transposed(w), *all = NULL;
     int64_t *counts = calloc((size_t)w->ranks->n, sizeof *counts);
-    dh_status st = own && counts ? gather(ctx, w, own, counts, &all) : no_memory(ctx);
+    dh_status st = own && counts ? gather(ctx, w, own, counts, &all) : dh_no_memory(ctx);
     if (st == DH_OK && w->ranks->rank == 0) st = add_round(ctx, w, counts, all);
     free(own);
     free(all);
@@ -235,7 +230,7 @@ static dh_status measure_probe_job(dh_ctx *ctx, rank_work *w)
     dh_status st = create_session(ctx, w);
     if (st == DH_OK) {
         w->ns = malloc(w->cap * (n_values(w) + 1) * sizeof *w->ns);
-        st = dh_ranks_agree(ctx, w->ranks, w->ns ? DH_OK : no_memory(ctx));
+        st = dh_ranks_agree(ctx, w->ranks, w->ns ? DH_OK : dh_no_memory(ctx));
     }
     dh_progress_start(&w->progress, 0, (int64_t)w->cap, 0,
                       m->options->quiet || w->ranks->rank != 0);
@@ -310,7 +305,7 @@ static dh_status prepare(dh_ctx *ctx, measuring *m)
     DH_TRY(dh_probe_lists_find(ctx, &m->job, true, &lists));
     const int n_jobs = dh_probe_jobs(&m->job, jobs);
     m->probes = calloc(lists.n * DH_MOST_PROBE_JOBS + 1, sizeof *m->probes);
-    dh_status st = m->probes ? DH_OK : no_memory(ctx);
+    dh_status st = m->probes ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < lists.n; i++)
         for (int k = 0; st == DH_OK && k < n_jobs; k++)
             st = add_probe_job(ctx, m, &jobs[k], &lists.at[i]);

@@ -12,7 +12,7 @@ dh_status dh_ranks_group(dh_ctx *ctx, const dh_ranks *r, const dh_mesh *mesh, dh
     *group = NULL;
     if (n == 1) return DH_OK;
     int *members = malloc((size_t)n * sizeof *members);
-    if (!members) return dh_fail(ctx, DH_ENOMEM, "out of memory listing ranks");
+    if (!members) return dh_no_memory(ctx);
     for (int i = 0; i < n; i++) members[i] = (int)dh_mesh_group_member(mesh, kind, r->rank, i);
     dh_comm_group_spec spec = {.name = stream == DH_N_STREAM ? "control" : dh_group_name(kind),
                                .members = members,

@@ -250,7 +250,7 @@ dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *str
     DH_TRY(check_planned(ctx, job, row));
     if (job->pp == 1 && !dh_schedule_orders_one_stage(row)) return DH_OK;
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory planning a schedule");
+    if (!arena) return dh_no_memory(ctx);
     const dh_status st = generate(ctx, arena, job, row, recipe, n_micro, schedule);
     dh_arena_destroy(arena);
     return st;

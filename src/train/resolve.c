@@ -12,11 +12,6 @@
 
 enum { TEXT_BYTES = 512 };
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory resolving a job");
-}
-
 /* ---- what was derived ----------------------------------------------------------------------- */
 
 static dh_status add_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
@@ -26,7 +21,7 @@ static dh_status add_note(dh_ctx *ctx, dh_resolved *r, const char *name, const c
                              dh_arena_strdup(r->arena, why)};
     const bool ok = line.value && line.why && r->n_derived < DH_MAX_DERIVED;
     if (ok) r->derived[r->n_derived++] = line;
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_resolved_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
@@ -61,7 +56,7 @@ static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *clu
         return r;
     }
     free(r);
-    no_memory(ctx);
+    dh_no_memory(ctx);
     return NULL;
 }
 
@@ -112,7 +107,7 @@ static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *s
     const dh_ordering *o = &r->recipe.ordering;
     DH_TRY(dh_recipe_use(ctx, job, strategy, &r->recipe));
     r->recipe.ordering.cache = dh_order_cache_create();
-    if (!o->cache) return no_memory(ctx);
+    if (!o->cache) return dh_no_memory(ctx);
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): dh_recipe_use has set the policy
     DH_TRY(dh_resolved_note(ctx, r, "order policy", o->policy->name, "%s",
                             strcmp(job->overlap_policy, "auto") == 0 ? "the strategy's"
@@ -199,7 +194,7 @@ static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
 {
     r->job.strategy = dh_arena_strdup(r->arena, strategy->name);
-    if (!r->job.strategy) return no_memory(ctx);
+    if (!r->job.strategy) return dh_no_memory(ctx);
     DH_TRY(find_ordering(ctx, r, strategy));
     DH_TRY(find_costs(ctx, r));
     DH_TRY(decide(ctx, r));
@@ -263,7 +258,7 @@ static dh_status resolve_groups(dh_ctx *ctx, const dh_resolve_options *options, 
     if (n == 0) return DH_OK;
     r->groups = DH_NEW_N(r->arena, dh_resolved *, n);
     r->group_recipes = DH_NEW_N(r->arena, dh_recipe, n);
-    if (!r->groups || !r->group_recipes) return no_memory(ctx);
+    if (!r->groups || !r->group_recipes) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++, r->n_groups++) {
         dh_job of;
         DH_TRY(dh_job_group(ctx, &r->job, i, &of));

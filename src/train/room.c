@@ -144,7 +144,7 @@ dh_status dh_ranks_room(dh_ctx *ctx, const dh_ranks *ranks, const dh_room *own)
     if (!ranks->control) return dh_room_check(ctx, own);
     const need mine = {memory_key(), own->bytes};
     need *all = calloc((size_t)ranks->n, sizeof *all);
-    dh_status st = all ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory comparing ranks");
+    dh_status st = all ? DH_OK : dh_no_memory(ctx);
     st = dh_ranks_agree(ctx, ranks, st);
     if (st == DH_OK)
         st = dh_comm_all_gather(ctx, ranks->control, &mine, all, (int64_t)sizeof mine, DH_U8);

@@ -223,7 +223,7 @@ dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)
         dh_str_printf(&what, "another model, data, batch, seed or optimizer constants");
     dh_status st = DH_OK;
     if (what.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory comparing jobs");
+        st = dh_no_memory(ctx);
     else if (what.len)
         st = dh_fail(ctx, DH_EINVAL,
                      "%s was written with %s; use --fresh to set the run folder aside, another "

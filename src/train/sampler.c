@@ -26,7 +26,7 @@ dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab, doubl
                             .state = seed ? seed : 1, /* 0 is a fixed point of xorshift */
                             .vocab = vocab,
                             .scratch = malloc((size_t)vocab * sizeof *sampler->scratch)};
-    return sampler->scratch ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a sampler");
+    return sampler->scratch ? DH_OK : dh_no_memory(ctx);
 }
 
 void dh_sampler_fini(dh_sampler *sampler)

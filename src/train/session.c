@@ -110,7 +110,7 @@ static dh_status make_logits(dh_ctx *ctx, dh_session *session)
 {
     if (!session->decode) return DH_OK;
     session->logits = malloc(session->decode->result.n_bytes);
-    if (!session->logits) return dh_fail(ctx, DH_ENOMEM, "out of memory for logits");
+    if (!session->logits) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -156,7 +156,7 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
     DH_TRY(dh_model_validate(ctx, &spec->recipe.model));
     DH_TRY(dh_model_check_computed(ctx, &spec->recipe.model));
     dh_session *s = calloc(1, sizeof *s);
-    if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory creating a session");
+    if (!s) return dh_no_memory(ctx);
     s->spec = *spec;
     dh_status st = build_in_turn(ctx, s);
     if (st == DH_OK) st = make_logits(ctx, s);

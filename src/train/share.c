@@ -6,11 +6,6 @@
 
 #include "train/params.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory storing parameters");
-}
-
 /* ---- which elements ------------------------------------------------------------------------- */
 
 /* A replicated vector is written by tensor-parallel rank 0, a tied copy not at all. */
@@ -60,7 +55,7 @@ static dh_status add(dh_ctx *ctx, const dh_program *p, dh_share *share, const dh
     dh_share_run own = *run;
     own.n = DH_MIN(own.n, n_written(p, own.param) - own.first);
     if (own.n <= 0) return DH_OK;
-    return dh_vec_push(share, own) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(share, own) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* The shard of every piece of the flat, as far as the parameter lies there. */
@@ -184,7 +179,7 @@ static dh_status store_region(dh_ctx *ctx, dh_st_writer *writer, const char *pre
         return dh_st_writer_put_f32(ctx, writer, name, row, r->n_rows, col, r->n_cols, r->own,
                                     r->n_cols);
     float *turned = malloc((size_t)(r->n_rows * r->n_cols) * sizeof *turned);
-    if (!turned) return no_memory(ctx);
+    if (!turned) return dh_no_memory(ctx);
     for (int64_t i = 0; i < r->n_rows; i++)
         for (int64_t j = 0; j < r->n_cols; j++)
             turned[j * r->n_rows + i] = r->own[i * r->n_cols + j];
@@ -232,7 +227,7 @@ static dh_status store_from_slab(dh_ctx *ctx, const dh_session *s, dh_st_writer 
                                  const char *prefix, const dh_share_run *run)
 {
     float *own = malloc((size_t)run->n * sizeof *own);
-    if (!own) return no_memory(ctx);
+    if (!own) return dh_no_memory(ctx);
     dh_status st = read_run(ctx, s, run, own);
     if (st == DH_OK) st = store_run(ctx, dh_session_layout(s), writer, prefix, run, own);
     free(own);

@@ -46,7 +46,7 @@ dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *s
     DH_TRY(dh_job_system(ctx, job, &system, &said));
     if (system.traits == 0) return DH_OK;
     dh_system_memory *each = DH_NEW_N(sim->arena, dh_system_memory, sim->n_classes);
-    if (!each) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring a system's memory");
+    if (!each) return dh_no_memory(ctx);
     for (size_t k = 0; k < sim->n_classes; k++) {
         const dh_sim_rank *r = &sim->ranks[k];
         DH_TRY(dh_system_memory_of(ctx, &system, &said, r->program, r->spans, &each[k]));
@@ -61,7 +61,7 @@ static dh_status write_trace(dh_ctx *ctx, const dh_sim_rank *rank, const char *d
 {
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/trace-rank%lld.json", dir, (long long)rank->rank);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a trace")
+    dh_status st = path.failed ? dh_no_memory(ctx)
                                : dh_trace_write(ctx, path.text, rank->program, rank->spans);
     dh_str_fini(&path);
     return st;
@@ -102,8 +102,7 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", dir);
     if (path.failed) json_decref(object);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the summary")
-                               : dh_json_write(ctx, path.text, object);
+    dh_status st = path.failed ? dh_no_memory(ctx) : dh_json_write(ctx, path.text, object);
     dh_str_fini(&path);
     return st;
 }

@@ -92,7 +92,7 @@ dh_status dh_train_slow(dh_ctx *ctx, const dh_job *job, const dh_train_simulatio
     const size_t room = how->sim.n_slow + how->n_slow_nodes * per_node + count(job->slow_ranks) +
                         count(job->slow_links) + count(job->slow_nodes) * per_node;
     slow_list list = {.at = DH_NEW_N(job->arena, dh_sim_slow, room + 1)};
-    if (!list.at) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating");
+    if (!list.at) return dh_no_memory(ctx);
     for (size_t i = 0; i < how->sim.n_slow; i++) list.at[list.n++] = how->sim.slow[i];
     DH_TRY(add_nodes(ctx, how, mesh, &list));
     DH_TRY(add_of_job(ctx, job, mesh, &list));

@@ -59,7 +59,7 @@ static dh_status open_file(dh_ctx *ctx, const dh_run *run, const dh_save *save, 
                                                    : DH_ST_JOIN;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", save->folder, name_of(run, file));
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory saving %s", files[file])
+    dh_status st = path.failed ? dh_no_memory_while(ctx, "saving %s", files[file])
                                : declare_file(ctx, run, writer, file);
     if (st == DH_OK) st = dh_st_writer_start(ctx, writer, path.text, mode);
     dh_str_fini(&path);
@@ -193,7 +193,7 @@ static dh_status load_section(dh_ctx *ctx, dh_run *run, const char *folder,
     dh_weights *weights = NULL;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, name_of(run, s->file));
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", files[s->file])
+    dh_status st = path.failed ? dh_no_memory_while(ctx, "loading %s", files[s->file])
                                : dh_weights_open(ctx, path.text, &weights);
     if (st == DH_OK) st = dh_session_load_kind(ctx, run->session, weights, s->prefix, s->kind);
     dh_weights_close(weights);
@@ -209,7 +209,7 @@ static dh_status load_spikes(dh_ctx *ctx, dh_run *run, const dh_ckpt *ckpt)
     size_t n_bytes;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", dh_ckpt_path(ckpt), SPIKES);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory loading %s", SPIKES)
+    dh_status st = path.failed ? dh_no_memory_while(ctx, "loading %s", SPIKES)
                                : dh_file_read(ctx, path.text, MAX_SPIKES_BYTES, &text, &n_bytes);
     if (st == DH_OK) {
         st = dh_spikes_parse(ctx, text, n_bytes, run->job->spike_window, &run->spikes);
@@ -251,7 +251,7 @@ static dh_status find(dh_ctx *ctx, dh_run *run, char *path, size_t cap)
     dh_ckpt_close(ckpt);
     dh_log(DH_LOG_INFO, "resuming from %s (step %lld)", path, (long long)step);
     run->proved.n = 0;
-    if (!dh_vec_push(&run->proved, step)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!dh_vec_push(&run->proved, step)) return dh_no_memory(ctx);
     return dh_ckpt_leave_damaged(ctx, run->job->out_dir, step);
 }
 
@@ -265,8 +265,7 @@ static dh_status check_alike(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt
         dh_str_printf(&facts, "in its checkpoint %s: %lld bytes, hash %s\n", file->name,
                       (long long)file->n_bytes, file->xxh3_128);
     }
-    dh_status st =
-        facts.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory comparing checkpoints") : DH_OK;
+    dh_status st = facts.failed ? dh_no_memory(ctx) : DH_OK;
     st = dh_ranks_agree(ctx, &run->ranks, st);
     if (st == DH_OK) st = dh_ranks_alike(ctx, &run->ranks, facts.text ? facts.text : "");
     dh_str_fini(&facts);

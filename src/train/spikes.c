@@ -66,7 +66,7 @@ dh_status dh_spikes_print(dh_ctx *ctx, const dh_spikes *spikes, int64_t window, 
                                band_json(&spikes->loss, window), "grad_norm",
                                band_json(&spikes->grad_norm, window));
     *text = dh_json_text(object, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
-    return *text ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for the band of recent losses");
+    return *text ? DH_OK : dh_no_memory(ctx);
 }
 
 static bool read_band(const json_t *values, int64_t window, dh_band *band)

@@ -37,11 +37,6 @@ typedef struct splitting {
     split best, trial;
 } splitting;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory splitting a model's layers");
-}
-
 /* ---- one split ------------------------------------------------------------------------------- */
 
 static char *print_split(dh_arena *arena, const int64_t layers[], int32_t n_stages)
@@ -59,7 +54,7 @@ static dh_status use(dh_ctx *ctx, splitting *s, const int64_t layers[])
 {
     dh_resolved *r = s->r;
     char *text = print_split(r->arena, layers, s->n_stages);
-    if (!text) return no_memory(ctx);
+    if (!text) return dh_no_memory(ctx);
     r->recipe.layer_split = r->job.layer_split = text;
     dh_schedule_destroy(r->schedule);
     r->schedule = NULL;
@@ -111,7 +106,7 @@ static dh_status time_ranks(dh_ctx *ctx, splitting *s, const int64_t of[])
     recipe.layer_split = arena ? print_split(arena, of, s->n_stages) : NULL;
     dh_status st = recipe.layer_split
                        ? dh_stage_costs_find(ctx, arena, &recipe, s->n_stages, &found)
-                       : no_memory(ctx);
+                       : dh_no_memory(ctx);
     memset(s->busy_ns, 0, (size_t)s->n_ranks * sizeof *s->busy_ns);
     for (int32_t v = 0; st == DH_OK && v < s->n_stages; v++)
         s->busy_ns[s->rank_of[v]] += stage_ns(&found.costs.stage[v]);
@@ -159,7 +154,7 @@ static dh_status even_out(dh_ctx *ctx, splitting *s, int64_t layers[])
 {
     const size_t bytes = (size_t)s->n_stages * sizeof *layers;
     int64_t *next = malloc(bytes);
-    if (!next) return no_memory(ctx);
+    if (!next) return dh_no_memory(ctx);
     dh_status st = time_ranks(ctx, s, layers);
     for (int64_t k = 0; st == DH_OK && k < s->r->recipe.model.n_layers; k++) {
         const int32_t from = extreme(s, true, NULL), to = extreme(s, false, NULL);
@@ -255,7 +250,7 @@ dh_status dh_resolved_split(dh_ctx *ctx, dh_resolved *r)
 {
     if (!dh_job_splits(&r->job)) return DH_OK;
     r->job.layer_split = dh_arena_strdup(r->arena, "*");
-    if (!r->job.layer_split) return no_memory(ctx);
+    if (!r->job.layer_split) return dh_no_memory(ctx);
     if (!r->schedule || r->schedule->n_ranks == 1)
         return dh_resolved_note(ctx, r, "layer split", "*", "one pipeline rank has all layers");
     if (r->job.packing == DH_PACKING_GROUP)
@@ -272,7 +267,7 @@ dh_status dh_resolved_split(dh_ctx *ctx, dh_resolved *r)
     int64_t *base = DH_NEW_N(r->arena, int64_t, n);
     bool *taken = DH_NEW_N(r->arena, bool, 2 * n_ranks);
     if (!s.rank_of || !s.busy_ns || !s.best.layers || !s.trial.layers || !base || !taken)
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     memcpy(s.rank_of, sch->rank_of, n * sizeof *s.rank_of);
     DH_TRY(search(ctx, &s, base, taken));
     return note(ctx, &s);

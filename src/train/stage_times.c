@@ -10,11 +10,6 @@
 
 #define NS_PER_MS 1e6
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory timing stages");
-}
-
 /* ---- lists ---------------------------------------------------------------------------------- */
 
 static int32_t count_entries(const char *list)
@@ -55,7 +50,7 @@ static dh_status read_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, int
                             dh_schedule_costs *costs)
 {
     dh_stage_cost *stages = DH_NEW_N(arena, dh_stage_cost, n_stages);
-    if (!stages) return no_memory(ctx);
+    if (!stages) return dh_no_memory(ctx);
     for (int work = 0; work < DH_N_STAGE_WORK; work++)
         DH_TRY(fill(ctx, job, work, n_stages, stages));
     *costs =
@@ -78,7 +73,7 @@ static dh_status count_activations(dh_ctx *ctx, dh_stage_times *t)
     dh_schedule_use *use = calloc((size_t)n, sizeof *use);
     t->activations = calloc((size_t)n, sizeof *t->activations);
     dh_status st =
-        use && t->activations ? dh_schedule_validate(ctx, t->schedule, use) : no_memory(ctx);
+        use && t->activations ? dh_schedule_validate(ctx, t->schedule, use) : dh_no_memory(ctx);
     for (int32_t g = 0; st == DH_OK && g < n; g++) t->activations[g] = use[g].peak;
     free(use);
     return st;
@@ -124,7 +119,7 @@ dh_status dh_stage_times_find(dh_ctx *ctx, const dh_job *job, dh_stage_times *fo
 {
     dh_arena *arena = dh_arena_create();
     *found = (dh_stage_times){.schedule = NULL};
-    if (!arena) return no_memory(ctx);
+    if (!arena) return dh_no_memory(ctx);
     const dh_status st = find(ctx, arena, job, found);
     dh_arena_destroy(arena);
     return st;

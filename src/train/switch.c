@@ -251,7 +251,7 @@ dh_status dh_switch_create(dh_ctx *ctx, const dh_session_spec *spec, const dh_pr
     if (s) s->groups = calloc(spec->n_groups, sizeof *s->groups);
     if (!s || !s->groups) {
         free(s);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for a session over several meshes");
+        return dh_no_memory(ctx);
     }
     s->n = spec->n_groups;
     dh_status st = build_groups(ctx, spec, home, s);
@@ -309,8 +309,7 @@ void dh_switch_destroy(dh_switch *s)
 static dh_status verify_move(dh_ctx *ctx, const dh_session_spec *spec, dh_reshard *r)
 {
     dh_program **programs = calloc((size_t)r->n_ranks, sizeof(dh_program *));
-    dh_status st =
-        programs ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory verifying a switch of meshes");
+    dh_status st = programs ? DH_OK : dh_no_memory(ctx);
     for (int64_t i = 0; st == DH_OK && i < r->n_ranks; i++)
         st = dh_reshard_program(ctx, r, i, 0, &spec->device->info, &programs[i]);
     if (st == DH_OK)

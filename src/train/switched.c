@@ -270,7 +270,7 @@ static dh_status move_make(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *
     DH_TRY(dh_switch_plan(ctx, home, away, back, beside, 0, r));
     r->adds = back;
     m->programs = calloc((size_t)r->n_ranks, sizeof(dh_program *));
-    if (!m->programs) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a switch of meshes");
+    if (!m->programs) return dh_no_memory(ctx);
     for (int64_t i = 0; i < r->n_ranks; i++)
         DH_TRY(dh_reshard_program(ctx, r, i, 0, NULL, &m->programs[i]));
     return DH_OK;
@@ -483,7 +483,7 @@ dh_status dh_switched_simulate(dh_ctx *ctx, const dh_resolved *job, const dh_dat
     s->step_ns = (double)s->update_ns;
     room in = {.n = job->recipe.mesh.ranks, .place = 1};
     in.at = calloc((size_t)in.n, sizeof *in.at);
-    dh_status st = in.at ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for what ranks have");
+    dh_status st = in.at ? DH_OK : dh_no_memory(ctx);
     for (size_t i = 0; st == DH_OK && i < s->n; i++)
         st = price_group(ctx, job, s, &s->groups[i], &in);
     if (job->job.switch_overlap && st == DH_OK) {

@@ -88,11 +88,6 @@ static uint32_t masked(uint32_t crc)
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory writing events for TensorBoard");
-}
-
 /* In one call of the system, so that readers seldom see half a record. Takes the event. */
 static dh_status write_record(dh_ctx *ctx, dh_tensorboard *t, dh_str *event)
 {
@@ -105,7 +100,7 @@ static dh_status write_record(dh_ctx *ctx, dh_tensorboard *t, dh_str *event)
     put_little(r, masked(crc32c(data, event->len)), 4);
     const bool failed = r->failed || event->failed;
     dh_str_fini(event);
-    return failed ? no_memory(ctx) : dh_fd_write_all(ctx, t->fd, t->path, r->text, r->len);
+    return failed ? dh_no_memory(ctx) : dh_fd_write_all(ctx, t->fd, t->path, r->text, r->len);
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -189,7 +184,7 @@ static dh_status open_in(dh_ctx *ctx, const char *dir, int64_t last_step, dh_ten
     for (int i = 0; i < MOST_TRIES && fd < 0 && errno == EEXIST; i++) {
         free(path);
         path = path_in(dir, i);
-        if (!path) return no_memory(ctx);
+        if (!path) return dh_no_memory(ctx);
         fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     }
     if (fd < 0) {
@@ -208,7 +203,8 @@ dh_status dh_tensorboard_open(dh_ctx *ctx, const char *dir, int64_t last_step, d
 {
     dh_str folder = DH_STR_INIT;
     dh_str_printf(&folder, "%s/tensorboard", dir);
-    const dh_status st = folder.failed ? no_memory(ctx) : open_in(ctx, folder.text, last_step, t);
+    const dh_status st =
+        folder.failed ? dh_no_memory(ctx) : open_in(ctx, folder.text, last_step, t);
     dh_str_fini(&folder);
     return st;
 }

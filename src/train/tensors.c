@@ -16,7 +16,7 @@ static dh_status add_param(dh_ctx *ctx, const char *prefix, const dh_param *p,
         snprintf(t.name, sizeof t.name, "%s%s", prefix, piece.hf_name);
         memcpy(t.shape, piece.hf_shape, (size_t)t.ndim * sizeof *t.shape);
         if (k > 0 && strcmp(t.name, shapes->at[shapes->n - 1].name) == 0) continue;
-        if (!dh_vec_push(shapes, t)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        if (!dh_vec_push(shapes, t)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }

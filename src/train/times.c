@@ -11,7 +11,7 @@ static dh_status write_trace(dh_ctx *ctx, const dh_run *run)
     DH_TRY(dh_dir_create(ctx, run->job->out_dir)); /* this rank's machine may have its own */
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/trace-rank%lld.json", run->job->out_dir, (long long)run->ranks.rank);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing a trace")
+    dh_status st = path.failed ? dh_no_memory(ctx)
                                : dh_trace_write(ctx, path.text, run->session->train, spans_of(run));
     dh_str_fini(&path);
     return st;
@@ -32,7 +32,7 @@ static dh_status read_profile(dh_ctx *ctx, dh_run *run)
     free(run->measured_ns);
     run->measured_of = NULL;
     run->measured_ns = calloc(program->instrs.n + 1, sizeof *run->measured_ns);
-    if (!run->measured_ns) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a step's times");
+    if (!run->measured_ns) return dh_no_memory(ctx);
     DH_TRY(dh_timeline_measured(ctx, program, run->recipe->costs, run->measured_ns));
     run->measured_of = program;
     return DH_OK;

@@ -101,7 +101,7 @@ dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const cha
     } else {
         dh_fail(ctx, st, "%s", unread.message);
     }
-    if (st == DH_OK && dir.failed) st = dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (st == DH_OK && dir.failed) st = dh_no_memory(ctx);
     *n_files += dir.n_files;
     return st;
 }

@@ -20,7 +20,7 @@ static dh_status join(dh_ctx *ctx, const char *dir, const char *name, dh_str *pa
 {
     dh_str_clear(path);
     dh_str_printf(path, "%s/%s", dir, name);
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return path->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- finding -------------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static dh_status look_into(dh_ctx *ctx, const char *place, dh_str *spec, bool *f
         *found = true;
     }
     dh_str_fini(&path);
-    if (spec->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (spec->failed) return dh_no_memory(ctx);
     return st;
 }
 
@@ -49,7 +49,7 @@ static dh_status look_for_unread(dh_ctx *ctx, const char *place, dh_str *spec)
     char name[DH_UNREAD_NAME];
     dh_unread_tokenizer_in(place, name);
     if (*name) dh_str_printf(spec, "%s", place);
-    return spec->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return spec->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static dh_status look_beside(dh_ctx *ctx, const char *place, const char *run_dir, dh_str *spec)
@@ -70,7 +70,7 @@ static dh_status look_beside(dh_ctx *ctx, const char *place, const char *run_dir
 dh_status dh_tokenizer_beside(dh_ctx *ctx, const char *weights, const char *run_dir, dh_str *spec)
 {
     char *copy = strdup(weights);
-    if (!copy) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (!copy) return dh_no_memory(ctx);
     const dh_status st =
         look_beside(ctx, dh_path_is_dir(weights) ? weights : dirname(copy), run_dir, spec);
     free(copy);
@@ -197,7 +197,7 @@ static dh_status copy_single(dh_ctx *ctx, const char *from, const char *to_dir, 
 {
     char *copy = strdup(from), *copy2 = strdup(from);
     dh_str to = DH_STR_INIT;
-    dh_status st = copy && copy2 ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    dh_status st = copy && copy2 ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         const char *name = known_name(basename(copy));
         const char *dir = dirname(copy2);

@@ -107,7 +107,7 @@ static dh_status hold_processors(dh_ctx *ctx, const training *t, dh_launch *laun
     }
     const bool failed = text.failed;
     dh_str_fini(&text);
-    return failed ? dh_fail(ctx, DH_ENOMEM, "out of memory starting ranks") : DH_OK;
+    return failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 static void data_fact(const char *name, const dh_dataset *data, uint64_t hash, dh_str *out)
@@ -212,7 +212,7 @@ static dh_status find_going_on(dh_ctx *ctx, const training *t, const dh_launch *
     dh_str_printf(how, "over %s, from ", left.text);
     DH_TRY(find_state(ctx, t, launch->lost, &left, &end->carried, how));
     end->left = left.job;
-    return how->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
+    return how->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* Whether the run, which ended for want of ranks, goes on without them; ctx then is as new. */
@@ -242,7 +242,7 @@ static dh_status prepare_loss(dh_ctx *ctx, training *t, dh_launch *launch)
     if (t->job->elastic_action != DH_ELASTIC_CONTINUE || n == 1) return DH_OK;
     t->remains = calloc(n, sizeof *t->remains);
     launch->lost = calloc(n, sizeof *launch->lost);
-    return t->remains && launch->lost ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory");
+    return t->remains && launch->lost ? DH_OK : dh_no_memory(ctx);
 }
 
 static void drop(training *t, dh_launch *launch)

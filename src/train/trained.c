@@ -51,7 +51,7 @@ static dh_status find_weights(dh_ctx *ctx, const char *path, dh_found *found, ch
     } else {
         dh_str_printf(&found->path, "%s", path);
     }
-    return found->path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return found->path.failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* A setting of a checkpoint's run, by the checkpoint; NULL: not recorded, or no checkpoint. */
@@ -101,7 +101,7 @@ static dh_status open_adapters(dh_ctx *ctx, const char *base, dh_found *found)
         dh_str_clear(&found->base);
         dh_str_printf(&found->base, "%s", base);
     }
-    if (found->base.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory for a path");
+    if (found->base.failed) return dh_no_memory(ctx);
     if (found->base.len == 0 || !dh_path_exists(found->base.text))
         return dh_fail(
             ctx, DH_EMISSING,
@@ -148,7 +148,7 @@ static dh_status open_found(dh_ctx *ctx, const char *path, const char *base, dh_
     bool bytes = false;
     if (found->tokenizer.len == 0) DH_TRY(has_bytes(ctx, found, &bytes));
     if (bytes) dh_str_printf(&found->tokenizer, "bytes");
-    return found->tokenizer.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory for a path") : DH_OK;
+    return found->tokenizer.failed ? dh_no_memory(ctx) : DH_OK;
 }
 
 dh_status dh_found_open(dh_ctx *ctx, const char *path, const char *base, dh_found *found)

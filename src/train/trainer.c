@@ -72,8 +72,7 @@ static dh_status set_up(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     run->flops_per_token = dh_model_flops_per_token(&job->model, job->seq_len);
     run->step_tokens_per_s = calloc(DH_MEASURED_STEPS, sizeof *run->step_tokens_per_s);
     run->op_ns = calloc(DH_N_OP_TYPE, sizeof *run->op_ns);
-    if (!run->step_tokens_per_s || !run->op_ns)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory for step times");
+    if (!run->step_tokens_per_s || !run->op_ns) return dh_no_memory(ctx);
     if (job->model.n_experts)
         DH_TRY(dh_load_record_create(ctx, &job->model, run->n_micro, &run->load));
     DH_TRY(dh_run_take_base(ctx, run));
@@ -547,8 +546,7 @@ static dh_status summarize(dh_ctx *ctx, dh_run *run, dh_train_result *result)
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/summary.json", run->job->out_dir);
     if (path.failed) json_decref(object);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory writing the summary")
-                               : dh_json_write(ctx, path.text, object);
+    dh_status st = path.failed ? dh_no_memory(ctx) : dh_json_write(ctx, path.text, object);
     dh_str_fini(&path);
     if (st != DH_OK || !run->load || run->load->n_steps == 0) return st;
     return dh_load_record_write(ctx, run->load, run->job->out_dir);

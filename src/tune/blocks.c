@@ -2,11 +2,6 @@
 #include "program/build.h"
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory describing a block");
-}
-
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* A system's own tensors live from the forward to the backward that uses them. */
@@ -134,7 +129,7 @@ dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *
 {
     static const int ends[] = {TUNE_EMBED, TUNE_HEAD};
     tune_blocks *made = DH_NEW(arena, tune_blocks);
-    if (!made) return no_memory(ctx);
+    if (!made) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(ends); i++) {
         tune_block *b = &made->at[ends[i]];

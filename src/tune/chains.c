@@ -22,11 +22,6 @@ typedef struct timer {
     dh_ordering ordering;
 } timer;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory timing blocks");
-}
-
 static dh_status list_items(const timer *t, dh_arena *arena, const chain *c, unsigned phases,
                             dh_slot_items *items)
 {
@@ -34,7 +29,7 @@ static dh_status list_items(const timer *t, dh_arena *arena, const chain *c, uns
     const bool forward = phases == 1u << DH_PHASE_F;
     for (int k = 0; k < c->n; k++) n += t->blocks->at[c->block[k]].graph->ops.n;
     dh_slot_item *at = DH_NEW_N(arena, dh_slot_item, n + 1);
-    if (!at) return no_memory(t->ctx);
+    if (!at) return dh_no_memory(t->ctx);
     items->at = at;
     items->n = 0;
     for (int k = 0; k < c->n; k++) {
@@ -49,7 +44,7 @@ static dh_status list_items(const timer *t, dh_arena *arena, const chain *c, uns
 static dh_status time_order(const timer *t, dh_arena *arena, const dh_slot *slot, double *ns)
 {
     dh_slot_pick *order = DH_NEW_N(arena, dh_slot_pick, slot->strand[0].n + slot->strand[1].n + 1);
-    if (!order) return no_memory(t->ctx);
+    if (!order) return dh_no_memory(t->ctx);
     DH_TRY(dh_slot_order(t->ctx, slot, t->ordering.policy, &t->ordering.options, order));
     return dh_slot_makespan(t->ctx, slot, order, ns);
 }
@@ -60,7 +55,7 @@ static dh_status chains_ns(const timer *t, chain f, chain b, unsigned phases, do
     dh_slot_items strands[2] = {{NULL, 0}, {NULL, 0}};
     dh_slot *slot;
     dh_arena *arena = dh_arena_create();
-    dh_status st = arena ? DH_OK : no_memory(t->ctx);
+    dh_status st = arena ? DH_OK : dh_no_memory(t->ctx);
     if (st == DH_OK) st = list_items(t, arena, &f, 1u << DH_PHASE_F, &strands[0]);
     if (st == DH_OK) st = list_items(t, arena, &b, phases, &strands[1]);
     if (st == DH_OK)

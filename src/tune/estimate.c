@@ -116,7 +116,7 @@ static dh_status reserve(estimate *e)
         n_ranks * (2 * sizeof(tune_rank_end) + 2 * sizeof(double) + sizeof(tune_outline *));
     if (bytes > t->n_scratch) {
         double *more = realloc(t->scratch, 2 * bytes);
-        if (!more) return tune_no_memory(e->ctx);
+        if (!more) return dh_no_memory(e->ctx);
         t->scratch = more;
         t->n_scratch = 2 * bytes;
     }

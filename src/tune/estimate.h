@@ -19,11 +19,6 @@ typedef struct estimate {
     const tune_outline **outlines; /* by rank */
 } estimate;
 
-static inline dh_status tune_no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory estimating a configuration");
-}
-
 /* lookup.c: what configurations share, made when it is first asked for */
 /* What the strategy leaves to costs, its passes where it searches for them, said in the recipe's.
  */

@@ -86,11 +86,6 @@ struct worker {
     bool started;
 };
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
-}
-
 /* ---- threads -------------------------------------------------------------------------------- */
 
 static void *run_part(void *arg)
@@ -171,7 +166,7 @@ static dh_status list_groups(dh_ctx *ctx, const tuner *t, exploration *x)
     for (size_t i = 0, first = 0; i < n; i++) {
         if (i + 1 < n && compare(mesh, &units[i], &units[i + 1]) == 0) continue;
         const group g = {first, i + 1};
-        if (!dh_vec_push(&x->groups, g)) return no_memory(ctx);
+        if (!dh_vec_push(&x->groups, g)) return dh_no_memory(ctx);
         first = i + 1;
     }
     return DH_OK;
@@ -308,7 +303,7 @@ static dh_status defer(worker *w, const dh_tune_row *row, int64_t place)
                       .least_bytes = (double)row->memory.peak_bytes,
                       .fits = row->fits,
                       .owner = w->index};
-    return dh_vec_push(&w->x->placed, p) ? DH_OK : no_memory(&w->ctx);
+    return dh_vec_push(&w->x->placed, p) ? DH_OK : dh_no_memory(&w->ctx);
 }
 
 static dh_status note(worker *w, const dh_tune_row *row, tune_outcome outcome, int64_t place)
@@ -487,7 +482,7 @@ static dh_status add_workers(dh_ctx *ctx, tuner *t, exploration *x)
 {
     const size_t n = DH_MAX(DH_MIN(tune_n_threads(t), x->groups.n), (size_t)1);
     x->workers = calloc(n, sizeof *x->workers);
-    if (!x->workers) return no_memory(ctx);
+    if (!x->workers) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
         worker *w = &x->workers[i];
         *w = (worker){.x = x, .index = i, .own = *t, .job = *t->job, .ctx = dh_ctx_like(ctx)};

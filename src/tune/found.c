@@ -5,17 +5,12 @@
 
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
-}
-
 dh_status tune_found_init(dh_ctx *ctx, tune_found *f, dh_arena *arena, size_t n_kept)
 {
     *f = (tune_found){.arena = arena, .n_kept = n_kept};
     f->best = calloc(n_kept + 1, sizeof *f->best);
     f->places = calloc(n_kept + 1, sizeof *f->places);
-    return f->best && f->places ? DH_OK : no_memory(ctx);
+    return f->best && f->places ? DH_OK : dh_no_memory(ctx);
 }
 
 void tune_found_fini(tune_found *f)
@@ -73,7 +68,7 @@ dh_status tune_found_limits(dh_ctx *ctx, tune_found *f, const dh_tune_config *co
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
         if (is_idle(config, d)) continue;
         const tune_value *v = value_at(f, d, config->at[d], place, &hints->at[d]);
-        if (!v) return no_memory(ctx);
+        if (!v) return dh_no_memory(ctx);
         const dh_tune_value_row *row = &v->row;
         limits->step_ns = DH_MAX(limits->step_ns, row->n_fit ? row->best.step_ns : INFINITY);
         if (row->n_fit == 0)
@@ -132,7 +127,7 @@ dh_status tune_found_estimate(dh_ctx *ctx, tune_found *f, const dh_tune_row *row
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
         if (is_idle(&row->config, d)) continue;
         tune_value *v = value_at(f, d, row->config.at[d], place, &hints->at[d]);
-        if (!v) return no_memory(ctx);
+        if (!v) return dh_no_memory(ctx);
         if (timed) note_fit(v, row, place);
         if (!row->fits) note_too_large(v, row, place);
         *(row->fits ? &v->row.n_fit : &v->row.n_too_large) += 1;
@@ -157,7 +152,7 @@ dh_status tune_found_behind(dh_ctx *ctx, tune_found *f, const dh_tune_row *row, 
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
         if (is_idle(&row->config, d)) continue;
         tune_value *v = value_at(f, d, row->config.at[d], place, &hints->at[d]);
-        if (!v) return no_memory(ctx);
+        if (!v) return dh_no_memory(ctx);
         if (v->row.n_behind++ == 0 || row->step_ns < v->row.least_ns)
             v->row.least_ns = row->step_ns;
     }
@@ -175,16 +170,16 @@ dh_status tune_found_refusal(dh_ctx *ctx, tune_found *f, const dh_tune_config *c
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
         if (config->at[d] < 0) continue;
         tune_value *v = value_at(f, d, config->at[d], place, &hints.at[d]);
-        if (!v) return no_memory(ctx);
+        if (!v) return dh_no_memory(ctx);
         if (v->row.n_refused++ > 0 && v->refused < place) continue;
-        if (!own && !(own = dh_arena_strdup(f->arena, reason))) return no_memory(ctx);
+        if (!own && !(own = dh_arena_strdup(f->arena, reason))) return dh_no_memory(ctx);
         v->row.why = own;
         v->refused = place;
     }
     if (f->first_refusal && f->first_refused < place) return DH_OK;
     f->first_refusal = dh_arena_strdup(f->arena, reason);
     f->first_refused = place;
-    return f->first_refusal ? DH_OK : no_memory(ctx);
+    return f->first_refusal ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- order ---------------------------------------------------------------------------------- */

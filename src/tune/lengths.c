@@ -59,11 +59,6 @@ typedef struct searching {
     double least_home; /* bytes that any home keeps on a rank, at least */
 } searching;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory searching meshes by length");
-}
-
 /* ---- documents ------------------------------------------------------------------------------- */
 
 /* TUNING: rows of so many steps are counted for a choice; what is proposed counts 64. */
@@ -110,10 +105,10 @@ static dh_status try_choice(searching *s, size_t cut, choice c, double row_pairs
     dh_ctx why = dh_ctx_like(s->ctx);
     dh_job of;
     *made = NULL;
-    if (!c.words) return no_memory(s->ctx);
+    if (!c.words) return dh_no_memory(s->ctx);
     s->job.switch_groups =
         dh_arena_printf(s->plans->arena, "%" PRId64 " %s", s->cuts[cut], c.words);
-    if (!s->job.switch_groups) return no_memory(s->ctx);
+    if (!s->job.switch_groups) return dh_no_memory(s->ctx);
     dh_status st = dh_job_group(&why, &s->job, 0, &of);
     if (st == DH_OK) st = dh_job_resolve(&why, &of, &how, &c.job);
     if (st == DH_OK) st = dh_switched_first_of(&why, &c.job->recipe, row_pairs, s->cores, &c.pass);
@@ -124,7 +119,7 @@ static dh_status try_choice(searching *s, size_t cut, choice c, double row_pairs
         return DH_OK;
     }
     dh_resolved_destroy(c.job);
-    if (st == DH_OK || st == DH_ENOMEM) return no_memory(s->ctx);
+    if (st == DH_OK || st == DH_ENOMEM) return dh_no_memory(s->ctx);
     return st == DH_EINTERRUPTED ? dh_fail(s->ctx, st, "%s", why.message) : DH_OK;
 }
 
@@ -286,7 +281,7 @@ static dh_status find_strategies(searching *s)
     if (s->options->fixed_strategy || strpbrk(s->job.strategy, " \t\n,;{")) return DH_OK;
     char *list = dh_arena_strdup(s->plans->arena, all ? all : usual), *rest = NULL;
     s->strategies = DH_NEW_N(s->plans->arena, const char *, list ? strlen(list) + 1 : 1);
-    if (!list || !s->strategies) return no_memory(s->ctx);
+    if (!list || !s->strategies) return dh_no_memory(s->ctx);
     for (char *w = strtok_r(list, ", ", &rest); w; w = strtok_r(NULL, ", ", &rest)) {
         const dh_strategy *row;
         DH_TRY(dh_strategy_find(s->ctx, w, &row));
@@ -312,7 +307,7 @@ static dh_status add_home(searching *s, size_t cut, bool own)
         if (dh_recipes_lie_alike(&s->homes.at[i].job->recipe, &best->job->recipe)) return DH_OK;
     home h = {.says = best->says, .job = best->job};
     DH_TRY(dh_switched_update_of(s->ctx, &h.job->recipe, s->cores, &h.update_ns, &h.bytes));
-    return dh_vec_push(&s->homes, h) ? DH_OK : no_memory(s->ctx);
+    return dh_vec_push(&s->homes, h) ? DH_OK : dh_no_memory(s->ctx);
 }
 
 static dh_status move_ns(searching *s, const dh_resolved *from, const dh_resolved *to, double *ns)
@@ -326,7 +321,7 @@ static dh_status move_ns(searching *s, const dh_resolved *from, const dh_resolve
     DH_TRY(dh_switched_moves_of(s->ctx, &from->recipe, &to->recipe, s->job.switch_overlap, s->cores,
                                 &m));
     *ns = (double)(m.params_ns + m.grads_ns);
-    return dh_vec_push(&s->prices, ((priced){from, to, *ns})) ? DH_OK : no_memory(s->ctx);
+    return dh_vec_push(&s->prices, ((priced){from, to, *ns})) ? DH_OK : dh_no_memory(s->ctx);
 }
 
 /* ---- sets of groups -------------------------------------------------------------------------- */
@@ -426,7 +421,7 @@ static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_p
     const dh_mesh *m = &t->home->job->recipe.mesh;
     const entry *e = &t->home->says;
     dh_job *job = DH_NEW(s->plans->arena, dh_job);
-    if (!job || !plan->groups) return no_memory(s->ctx);
+    if (!job || !plan->groups) return dh_no_memory(s->ctx);
     *job = s->job;
     job->derived = (dh_job_derived){.stale = false}; /* all is given from here on */
     job->packing = DH_PACKING_GROUP;
@@ -455,7 +450,7 @@ static dh_status make_job(searching *s, const set *t, bool overlaps, dh_length_p
     plan->job = job;
     return plan->home && job->layer_split && job->strategy && job->schedule
                ? dh_job_check(s->ctx, job)
-               : no_memory(s->ctx);
+               : dh_no_memory(s->ctx);
 }
 
 static dh_status price_plan(searching *s, const set *t, bool overlaps, dh_length_plan *plan)
@@ -520,7 +515,7 @@ static dh_status make_plans(searching *s, const set *best)
 {
     dh_length_plans *p = s->plans;
     p->plans = DH_NEW_N(p->arena, dh_length_plan, s->n_cuts);
-    if (!p->plans) return no_memory(s->ctx);
+    if (!p->plans) return dh_no_memory(s->ctx);
     for (size_t i = 0; i < s->n_cuts; i++)
         if (best[i].ns < INFINITY) DH_TRY(make_fitting(s, best[i], &p->plans[p->n++]));
     if (p->n == 0)
@@ -563,12 +558,13 @@ dh_status dh_tune_lengths(dh_ctx *ctx, const dh_job *job, const dh_length_option
     searching s = {.ctx = ctx, .options = options, .plans = plans, .job = *job};
     dh_resolved *any = NULL;
     *plans = (dh_length_plans){.arena = dh_arena_create(), .memory_bytes = options->memory_bytes};
-    if (!plans->arena) return no_memory(ctx);
+    if (!plans->arena) return dh_no_memory(ctx);
     s.job.packing = DH_PACKING_PACK;
     s.job.switch_groups = dh_arena_strdup(plans->arena, "");
     s.job.layer_split = s.job.switch_groups;
     s.job.zero = 1;
-    dh_status st = s.job.switch_groups ? dh_job_resolve(ctx, &s.job, &open, &any) : no_memory(ctx);
+    dh_status st =
+        s.job.switch_groups ? dh_job_resolve(ctx, &s.job, &open, &any) : dh_no_memory(ctx);
     if (st == DH_OK) s.job.model.vocab = any->job.model.vocab;
     if (st == DH_OK) s.cores = dh_train_cores(any);
     if (st == DH_OK) s.ranks_per_node = any->recipe.mesh.ranks_per_node;

@@ -62,7 +62,7 @@ dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrid
     char dp[64];
     const char *experts = room_for_experts(overrides, n_overrides, dp, sizeof dp);
     const char **all = calloc(n_reset + n_overrides + 1, sizeof *all);
-    if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a job for a search");
+    if (!all) return dh_no_memory(ctx);
     size_t n = n_reset;
     memcpy(all, reset, sizeof reset);
     if (experts) all[n++] = experts;

@@ -71,11 +71,11 @@ dh_status tune_decide(estimate *e)
                              .linear_ring = r->linear_ring,
                              .sequence = r->sharing.sequence};
     void **place = dh_table_at(&e->t->decided, e->t->group, &key, sizeof key);
-    if (!place) return tune_no_memory(e->ctx);
+    if (!place) return dh_no_memory(e->ctx);
     if (!*place) {
         dh_decided d;
         dh_recipe *decided = DH_NEW(e->t->group, dh_recipe);
-        if (!decided) return tune_no_memory(e->ctx);
+        if (!decided) return dh_no_memory(e->ctx);
         DH_TRY(dh_recipe_decide(e->ctx, e->t->group, r, DH_BY_TIME_ALONE, &d));
         *decided = *r;
         *place = decided;
@@ -152,7 +152,7 @@ static dh_status make_timetable(void *user, dh_arena *arena, tune_timetable **ta
     DH_TRY(generate(m, &schedule));
     r.n_micro = m->key->n_micro;
     int64_t *layers = calloc((size_t)schedule->n_stages, sizeof *layers);
-    dh_status st = layers ? plan_check_schedule(ctx, &r, schedule) : tune_no_memory(ctx);
+    dh_status st = layers ? plan_check_schedule(ctx, &r, schedule) : dh_no_memory(ctx);
     if (st == DH_OK)
         st = dh_layer_split(ctx, r.model.n_layers, schedule->n_stages,
                             r.layer_split ? r.layer_split : "", layers);
@@ -217,7 +217,7 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
     dh_program_spec spec = e->spec;
     spec.recipe.recompute = recompute;
     void **place = dh_table_at(&e->t->blocks, e->t->group, &key, sizeof key);
-    if (!place) return tune_no_memory(e->ctx);
+    if (!place) return dh_no_memory(e->ctx);
     if (!*place) {
         tune_blocks *made;
         const tune_blocks *plain = NULL;
@@ -227,13 +227,13 @@ dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_
             system.row.traits == 0) { /* may move the table */
             DH_TRY(tune_find_blocks(e, DH_RECOMPUTE_KIND_NONE, &plain));
             place = dh_table_at(&e->t->blocks, e->t->group, &key, sizeof key);
-            if (!place) return tune_no_memory(e->ctx);
+            if (!place) return dh_no_memory(e->ctx);
         }
         DH_TRY(tune_blocks_make(e->ctx, e->t->group, &spec, &system, plain, &made));
         *place = made;
         if (!dh_vec_push(&e->t->all_blocks, made)) {
             tune_blocks_fini(made);
-            return tune_no_memory(e->ctx);
+            return dh_no_memory(e->ctx);
         }
     }
     *blocks = *place;
@@ -248,9 +248,9 @@ dh_status tune_find_times(estimate *e, const tune_times **times)
                            .barriers = e->spec.recipe.ordering.options.barriers,
                            .blocks = key_of_blocks(e, e->spec.recipe.recompute)};
     void **place = dh_table_at(&e->t->times, e->t->group, &key, sizeof key);
-    if (!place) return tune_no_memory(e->ctx);
+    if (!place) return dh_no_memory(e->ctx);
     if (!*place) *place = DH_NEW(e->t->group, tune_times);
-    if (!*place) return tune_no_memory(e->ctx);
+    if (!*place) return dh_no_memory(e->ctx);
     *times = *place;
     return tune_times_make(e->ctx, &e->spec, e->basis.blocks, wants, *place);
 }
@@ -336,7 +336,7 @@ static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,
     if (!goes_by_recompute(e)) key.outline.recompute = 0;
     void **place = dh_table_at(&e->t->programs, e->t->arena, &key, sizeof key);
     tune_outline *own = DH_NEW(e->t->arena, tune_outline), *all = NULL;
-    if (!place || !own) return tune_no_memory(e->ctx);
+    if (!place || !own) return dh_no_memory(e->ctx);
     if (!*place) {
         DH_TRY(build_outline(e, rank, &all));
         *place = all;
@@ -397,7 +397,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                                             r->sharing.sequence == DH_SEQUENCE_WHOLE};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made = NULL;
-    if (!place) return tune_no_memory(e->ctx);
+    if (!place) return dh_no_memory(e->ctx);
     if (!*place) {
         DH_TRY(make_outline(e, &key, rank, &made));
         *place = made;

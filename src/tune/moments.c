@@ -10,11 +10,6 @@
 
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory preparing a schedule");
-}
-
 /* Numbers of a moment: its class; of each type of stage the micro-batches that are whole, and those
  * of which weight gradients are left. */
 static size_t width_of(const tune_timetable *t)
@@ -103,7 +98,7 @@ dh_status tune_moments_find(dh_ctx *ctx, dh_arena *arena, tune_timetable *t)
     for (size_t r = 0; ranks && r < n; r++) dh_vec_fini(&ranks[r].numbers);
     free(ranks);
     free(now);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 double tune_moments_peak(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs,

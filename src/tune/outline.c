@@ -4,11 +4,6 @@
 #include "program/build.h"
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory outlining a rank");
-}
-
 static uint64_t unreduced_bytes(const dh_program *p, uint32_t flat)
 {
     const uint32_t buffer = p->flats.at[flat].matrix[DH_BUF_GRAD].buffer;
@@ -305,7 +300,7 @@ static dh_status group_all(dh_ctx *ctx, dh_arena *arena, const double *ns, size_
     const size_t in_one = DH_MAX((n + MOST - 1) / MOST, (size_t)1);
     *n_grouped = (n + in_one - 1) / in_one;
     *grouped = DH_NEW_N(arena, double, *n_grouped + 1);
-    if (!*grouped) return no_memory(ctx);
+    if (!*grouped) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) (*grouped)[i / in_one] += ns[i];
     return DH_OK;
 }
@@ -415,7 +410,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
                   .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns),
                   .first_gather_ns = calloc(p->instrs.n + 1, sizeof *r.first_gather_ns)};
     const bool ok = o && r.end_ns && r.reduction_ns && r.first_gather_ns;
-    dh_status st = ok ? walk(p, spec->recipe.costs, &r, o) : no_memory(ctx);
+    dh_status st = ok ? walk(p, spec->recipe.costs, &r, o) : dh_no_memory(ctx);
     if (st == DH_OK)
         st = group_all(ctx, arena, r.reduction_ns, r.n_reductions, &o->reduction_ns,
                        &o->n_reductions);

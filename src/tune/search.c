@@ -22,11 +22,6 @@ typedef struct search {
     char no_split[1]; /* empty: as each schedule can */
 } search;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
-}
-
 /* ---- simulation ----------------------------------------------------------------------------- */
 
 /* Rows that fit come first, then rows that were simulated, then shorter ones. */
@@ -101,7 +96,7 @@ static dh_status simulate_best(search *s)
     size_t i = 0, n_fit = 0;
     const size_t n = DH_MIN(s->found.n_best, s->options->n_simulated);
     tune_simulation *sims = calloc(DH_MAX(n, (size_t)1), sizeof *sims);
-    dh_status st = sims ? DH_OK : no_memory(s->ctx);
+    dh_status st = sims ? DH_OK : dh_no_memory(s->ctx);
     dh_progress_start(&s->progress, 0, (int64_t)n, 1, s->options->quiet);
     if (n > 0)
         dh_progress_note(&s->progress, "%lld of %lld configurations fit; simulating the best %zu",
@@ -200,7 +195,7 @@ static dh_status simulate_values(search *s)
     value_sims sims = {s->found.n_best > 0 ? TUNE_WORTH * s->found.best[0].step_ns : 0, NULL, 0};
     if (s->options->n_simulated == 0) return DH_OK;
     sims.at = calloc(s->found.values.n + 1, sizeof *sims.at);
-    if (!sims.at) return no_memory(s->ctx);
+    if (!sims.at) return dh_no_memory(s->ctx);
     list_values(s, &sims);
     dh_progress_start(&s->progress, 0, (int64_t)sims.n, 1, s->options->quiet);
     const dh_status st =
@@ -287,19 +282,19 @@ static dh_status finish(search *s)
     t->n_values = s->found.values.n;
     t->rows = DH_NEW_N(t->arena, dh_tune_row, t->n_rows + 1);
     t->values = DH_NEW_N(t->arena, dh_tune_value_row, t->n_values + 1);
-    if (!t->rows || !t->values) return no_memory(s->ctx);
+    if (!t->rows || !t->values) return dh_no_memory(s->ctx);
     if (t->n_rows) memcpy(t->rows, s->found.best, t->n_rows * sizeof *t->rows);
     for (size_t i = 0; i < t->n_values; i++) t->values[i] = s->found.values.at[i].row;
     qsort(t->values, t->n_values, sizeof *t->values, by_value);
     for (size_t i = 0; i < t->n_rows; i++)
-        if (!(t->rows[i].why = why_row(s, &t->rows[i], &t->rows[0]))) return no_memory(s->ctx);
+        if (!(t->rows[i].why = why_row(s, &t->rows[i], &t->rows[0]))) return dh_no_memory(s->ctx);
     if (t->given.config.at[DH_TUNE_DP] > 0 && !(t->given.why = why_given(s)))
-        return no_memory(s->ctx);
+        return dh_no_memory(s->ctx);
     if (t->n_rows > 0)
         DH_TRY(tune_beyond(s->ctx, t->arena, &s->t, &t->rows[0].config, &t->beyond, &t->measured,
                            &t->n_beyond));
     for (size_t i = 0; i < t->n_values; i++)
-        if (!(t->values[i].why = why_value(s, &t->values[i]))) return no_memory(s->ctx);
+        if (!(t->values[i].why = why_value(s, &t->values[i]))) return dh_no_memory(s->ctx);
     return DH_OK;
 }
 
@@ -427,7 +422,7 @@ static dh_status prepare(search *s, dh_job *job)
     DH_TRY(tune_found_init(ctx, &s->found, s->tune->arena,
                            DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1)));
     s->t.shared = tune_shared_create();
-    if (!s->t.shared) return no_memory(ctx);
+    if (!s->t.shared) return dh_no_memory(ctx);
     DH_TRY(dh_job_vocab(ctx, job, NULL, &job->model.vocab));
     DH_TRY(dh_model_validate(ctx, &job->model));
     DH_TRY(find_own(ctx, job, o->fixed, &s->t.own));
@@ -483,7 +478,7 @@ static const char *no_row(const dh_job *job, const dh_tune_config *c)
 static dh_status refuse_given(search *s, const char *why)
 {
     s->tune->given_refused = dh_arena_strdup(s->tune->arena, why);
-    return s->tune->given_refused ? DH_OK : no_memory(s->ctx);
+    return s->tune->given_refused ? DH_OK : dh_no_memory(s->ctx);
 }
 
 /* Its row, as those of the search: estimated, and simulated where they are. Errors are in `own`. */
@@ -556,7 +551,7 @@ static dh_status run(search *s)
     DH_TRY(check_any(s));
     DH_TRY(find_own_costs(s));
     s->tune->costs = dh_arena_strdup(s->tune->arena, s->t.costs->name);
-    if (!s->tune->costs) return no_memory(s->ctx);
+    if (!s->tune->costs) return dh_no_memory(s->ctx);
     DH_TRY(simulate_best(s));
     DH_TRY(simulate_values(s));
     DH_TRY(add_given(s));
@@ -575,7 +570,7 @@ dh_status dh_tune_search(dh_ctx *ctx, const dh_job *job, const dh_tune_options *
     if (given.devices == 0) given.devices = job->ranks;
     const volatile sig_atomic_t *own_stop = dh_stop_by(ctx, options->stop);
     search s = {.ctx = ctx, .options = &given, .tune = calloc(1, sizeof *s.tune)};
-    dh_status st = s.tune && (s.tune->arena = dh_arena_create()) ? DH_OK : no_memory(ctx);
+    dh_status st = s.tune && (s.tune->arena = dh_arena_create()) ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) st = prepare(&s, &own);
     if (st == DH_OK) st = run(&s);
     if (st != DH_OK) dh_progress_end(&s.progress); /* the message is below where it stopped */

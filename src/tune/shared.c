@@ -74,14 +74,13 @@ dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *ke
 {
     tune_timetable *made = NULL;
     entry *e = claim(shared, key, n_key);
-    if (!e) return dh_fail(ctx, DH_ENOMEM, "out of memory preparing a schedule");
+    if (!e) return dh_no_memory(ctx);
     if (e->table) {
         *table = e->table;
         return DH_OK;
     }
     dh_arena *arena = dh_arena_create();
-    dh_status st = arena ? make(user, arena, &made)
-                         : dh_fail(ctx, DH_ENOMEM, "out of memory preparing a schedule");
+    dh_status st = arena ? make(user, arena, &made) : dh_no_memory(ctx);
     if (st != DH_OK) {
         dh_arena_destroy(arena);
         arena = NULL;

@@ -16,8 +16,7 @@ static dh_status resolve_row(dh_ctx *ctx, const tuner *t, const dh_tune_config *
     dh_job own = *t->job;
     own.arena = arena;
     own.layer_split = t->own_split; /* not that of the mesh that was visited last */
-    if (t->splits && !(own.layer_split = dh_arena_strdup(arena, "auto")))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a configuration");
+    if (t->splits && !(own.layer_split = dh_arena_strdup(arena, "auto"))) return dh_no_memory(ctx);
     DH_TRY(dh_tune_apply(ctx, config, &own));
     return dh_job_resolve(ctx, &own, &how, job);
 }
@@ -76,7 +75,7 @@ static dh_status simulate(dh_ctx *ctx, const tuner *t, dh_tune_row *row)
 {
     dh_resolved *job = NULL;
     dh_arena *arena = dh_arena_create();
-    if (!arena) return dh_fail(ctx, DH_ENOMEM, "out of memory simulating a configuration");
+    if (!arena) return dh_no_memory(ctx);
     dh_status st = resolve_row(ctx, t, &row->config, arena, &job);
     if (st == DH_OK) st = simulate_resolved(ctx, t, job, row);
     dh_resolved_destroy(job);

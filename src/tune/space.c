@@ -13,11 +13,6 @@
 #include "train/recipe.h"
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
-}
-
 /* ---- names -------------------------------------------------------------------------------- */
 
 bool tune_is_listed(const char *list, const char *name)
@@ -90,7 +85,7 @@ static dh_status list_numbers(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, cons
                               const char *word, int64_t most, tune_numbers *numbers)
 {
     if (is_fixed(t, dim)) list = NULL;
-    if (!list && !dh_vec_push(numbers, t->own.at[dim])) return no_memory(ctx);
+    if (!list && !dh_vec_push(numbers, t->own.at[dim])) return dh_no_memory(ctx);
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         const size_t n = strcspn(at, ",");
         const bool named = strlen(word) == n && memcmp(at, word, n) == 0;
@@ -98,7 +93,7 @@ static dh_status list_numbers(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, cons
         if (!named && (!read_number(at, n, &value) || value < 0 || value > most))
             return dh_fail(ctx, DH_EINVAL, "%s: %.*s is none of %s and 0 to %lld",
                            dh_tune_dim_setting(dim), (int)n, at, word, (long long)most);
-        if (!dh_vec_push(numbers, value)) return no_memory(ctx);
+        if (!dh_vec_push(numbers, value)) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -116,7 +111,8 @@ static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const 
                             const named_value *all, tune_numbers *values)
 {
     dh_str names = DH_STR_INIT;
-    if (!list || is_fixed(t, dim)) return dh_vec_push(values, (int64_t)-1) ? DH_OK : no_memory(ctx);
+    if (!list || is_fixed(t, dim))
+        return dh_vec_push(values, (int64_t)-1) ? DH_OK : dh_no_memory(ctx);
     const bool every = strcmp(list, "all") == 0;
     size_t n_listed = 0, n_wanted = 1;
     for (const char *at = list; *at; at++) n_wanted += *at == ',';
@@ -124,7 +120,7 @@ static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const 
         dh_str_printf(&names, "%s%s", v == all ? "" : ", ", v->name);
         if (!every && !tune_is_listed(list, v->name)) continue;
         n_listed++;
-        if (!dh_vec_push(values, v->value)) return no_memory(ctx);
+        if (!dh_vec_push(values, v->value)) return dh_no_memory(ctx);
     }
     dh_status st = DH_OK;
     if (!every && n_listed != n_wanted)
@@ -171,7 +167,7 @@ dh_status tune_select(dh_ctx *ctx, tuner *t)
     for (size_t i = 0; ok && i < n_schedules; i++)
         t->schedule_wanted[i] =
             is_wanted(t, DH_TUNE_SCHEDULE, rows, schedules[i]->name, (int64_t)i);
-    return ok ? select_sharing(ctx, t) : no_memory(ctx);
+    return ok ? select_sharing(ctx, t) : dh_no_memory(ctx);
 }
 
 /* ---- visiting -------------------------------------------------------------------------------- */
@@ -570,7 +566,7 @@ static dh_status add_unit(listing *l, int64_t micro_batch)
 {
     tune_unit unit = {.config = l->walk.config, .place = (int64_t)l->units->n << UNIT_BITS};
     unit.config.at[DH_TUNE_MICRO_BATCH] = micro_batch;
-    return dh_vec_push(l->units, unit) ? DH_OK : no_memory(l->walk.ctx);
+    return dh_vec_push(l->units, unit) ? DH_OK : dh_no_memory(l->walk.ctx);
 }
 
 /* A mesh is checked before its micro-batches, so that what it cannot have is said once. */

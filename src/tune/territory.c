@@ -132,7 +132,7 @@ dh_status tune_beyond(dh_ctx *ctx, dh_arena *arena, const tuner *t, const dh_tun
         compare_order(&f, m, config);
         compare_mesh(&f, m, t, config);
     }
-    if (f.failed) return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
+    if (f.failed) return dh_no_memory(ctx);
     *texts = f.texts;
     *n = f.n;
     return DH_OK;

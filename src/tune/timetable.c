@@ -8,11 +8,6 @@
 
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory preparing a schedule");
-}
-
 /* ---- types of stages ---------------------------------------------------------------------- */
 
 static bool same_stage(const tune_stage *a, const tune_stage *b)
@@ -224,7 +219,7 @@ static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
                   .left = malloc(((size_t)n_chunks + 1) * sizeof *o.left)};
     const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known && o.left;
     for (int32_t v = 0; ok && v < n_chunks; v++) o.left[v] = s->n_micro;
-    dh_status st = ok ? list_events(ctx, s, &o) : no_memory(ctx);
+    dh_status st = ok ? list_events(ctx, s, &o) : dh_no_memory(ctx);
     if (st == DH_OK) fill(t, &o);
     free(o.events);
     free(o.place);
@@ -298,7 +293,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                               const dh_model *model, const int64_t *layers, tune_timetable **table)
 {
     tune_timetable *t = DH_NEW(arena, tune_timetable);
-    if (!t) return no_memory(ctx);
+    if (!t) return dh_no_memory(ctx);
     const int32_t n_slots = schedule->first_slot[schedule->n_ranks] + count_transfers(schedule);
     *t = (tune_timetable){.schedule = schedule,
                           .types = DH_NEW_N(arena, tune_stage, schedule->n_stages),
@@ -308,13 +303,13 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                           .last = DH_NEW_N(arena, int32_t, schedule->n_copies * schedule->n_stages),
                           .n_slots = n_slots,
                           .n_ranks = schedule->n_ranks};
-    if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return no_memory(ctx);
+    if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return dh_no_memory(ctx);
     find_types(t, model, layers);
     find_like(t);
     t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
-    if (!t->classes) return no_memory(ctx);
+    if (!t->classes) return dh_no_memory(ctx);
     DH_TRY(order_and_fill(ctx, t));
-    if (!count_slots(t, arena) || !count_gathers(t, arena)) return no_memory(ctx);
+    if (!count_slots(t, arena) || !count_gathers(t, arena)) return dh_no_memory(ctx);
     *table = t;
     return tune_moments_find(ctx, arena, t);
 }

@@ -120,7 +120,7 @@ dh_status tune_split_layers(dh_ctx *ctx, dh_arena *arena, int64_t n_chunks, dh_j
     dh_status st = print_split(ctx, n_layers, (int32_t)n_chunks, &text);
     if (st == DH_OK && !(job->layer_split = dh_arena_strdup(arena, text.text))) st = DH_ENOMEM;
     dh_str_fini(&text);
-    return st == DH_ENOMEM ? dh_fail(ctx, st, "out of memory splitting layers") : st;
+    return st == DH_ENOMEM ? dh_no_memory(ctx) : st;
 }
 
 /* The number whose split of so many layers is the text's; -1: none. */
@@ -189,14 +189,12 @@ dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job)
     if (at[DH_TUNE_SPLIT] >= 0) {
         const char *split = tune_split_text(config);
         job->layer_split = dh_arena_strdup(job->arena, split ? split : "");
-        if (!job->layer_split)
-            return dh_fail(ctx, DH_ENOMEM, "out of memory applying a configuration");
+        if (!job->layer_split) return dh_no_memory(ctx);
     }
     job->nodes = job->ranks_per_node = 0;
     job->schedule = dh_arena_strdup(job->arena, dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]]->name);
     job->strategy = dh_arena_strdup(job->arena, dh_strategies(&n)[at[DH_TUNE_STRATEGY]].name);
-    if (!job->schedule || !job->strategy)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory applying a configuration");
+    if (!job->schedule || !job->strategy) return dh_no_memory(ctx);
     const dh_schedule_row *row = dh_schedule_rows(&n)[at[DH_TUNE_SCHEDULE]];
     const int64_t n_chunks = row->n_chunks == 2 ? 2 * job->pp : job->pp * job->vpp;
     if (!row->planned) job->max_activations = 0, job->wgrad_share = 0; /* of others */

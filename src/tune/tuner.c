@@ -4,11 +4,6 @@
 #include "train/recipe.h"
 #include "tune/tuner.h"
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory tuning");
-}
-
 /* Shared parts are keyed by their costs' address, so equal costs are one object. */
 static const dh_costs *known_costs(const tuner *t, const dh_system_job *heeded)
 {
@@ -27,7 +22,7 @@ static dh_status make_costs(dh_ctx *ctx, tuner *t, dh_sequence sequence, dh_reco
     const dh_costs **costs = &t->costs_by[sequence][recompute];
     dh_system system;
     dh_system_job said;
-    if (!with) return no_memory(ctx);
+    if (!with) return dh_no_memory(ctx);
     *with = *t->job;
     with->recompute = recompute;
     with->sequence_parallel = sequence == DH_SEQUENCE_SPLIT;
@@ -74,7 +69,7 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
                  .shared = t->shared,
                  .arena = dh_arena_create(),
                  .group = dh_arena_create()};
-    if (!t->arena || !t->group) return no_memory(ctx);
+    if (!t->arena || !t->group) return dh_no_memory(ctx);
     return t->options->cluster ? find_costs(ctx, t) : DH_OK;
 }
 
@@ -96,9 +91,8 @@ dh_status tune_forget(dh_ctx *ctx, tuner *t)
     give_up(t);
     t->group = dh_arena_create();
     for (int s = DH_SEQUENCE_SPLIT; s <= DH_SEQUENCE_WHOLE; s++)
-        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++)
-            tune_memo_forget(&t->memo[s][i], t->group);
-    return t->group ? DH_OK : no_memory(ctx);
+        for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) tune_memo_forget(&t->memo[s][i], t->group);
+    return t->group ? DH_OK : dh_no_memory(ctx);
 }
 
 void tune_tuner_fini(tuner *t)

@@ -11,7 +11,7 @@ static dh_status add_gain(dh_ctx *ctx, dh_validation *v, const char *system, dou
     v->remark = dh_arena_printf(v->arena, "%s%s%s over Megatron-LM %+.1f %%, published %+.1f",
                                 v->remark ? v->remark : "", v->remark ? "; " : "", system,
                                 100 * (predicted - 1), 100 * (published - 1));
-    return v->remark ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return v->remark ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_validate_dhelix_experts(dh_ctx *ctx, dh_validation *v)

@@ -30,7 +30,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const dh_published *jobs,
             return dh_paper_job(ctx, v, jobs, i, job);
     }
     char *file = dh_arena_printf(v->arena, "dhelix-%s", model);
-    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!file) return dh_no_memory(ctx);
     dh_to_lower(file);
     if (dh_shipped_is_there(file)) *job = (dh_shipped_job){.file = file, .cluster = "a40"};
     return DH_OK;

@@ -38,11 +38,6 @@ static int64_t tokens_of(const char *cluster)
     return (int64_t)(strcmp(cluster, "a40") == 0 ? 8 : 2) << 20;
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-}
-
 /* ---- jobs ----------------------------------------------------------------------------------- */
 
 /* The first place without a setting gets that one. */
@@ -52,7 +47,7 @@ static dh_status set(dh_ctx *ctx, dh_shipped_job *job, const char *setting)
     while (n < DH_SHIPPED_SETS && job->set[n]) n++;
     DH_CHECK(n < DH_SHIPPED_SETS);
     job->set[n] = setting;
-    return setting ? DH_OK : no_memory(ctx);
+    return setting ? DH_OK : dh_no_memory(ctx);
 }
 
 /* "DP8 TP4 PP1 CP2" */
@@ -78,7 +73,7 @@ static dh_status cluster_of(dh_ctx *ctx, dh_validation *v, const dh_published *t
     DH_TRY(dh_published_text(ctx, t, row, "cluster", &text));
     const char *devices = strchr(text, 'x');
     char *name = dh_arena_printf(v->arena, "%s", devices ? devices + 1 : text);
-    if (!name) return no_memory(ctx);
+    if (!name) return dh_no_memory(ctx);
     dh_to_lower(name);
     *cluster = name;
     return DH_OK;
@@ -95,7 +90,7 @@ dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *t, siz
     DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
     DH_TRY(cluster_of(ctx, v, t, row, &job->cluster));
     char *file = dh_arena_printf(v->arena, "dhelix-%s", model);
-    if (!file) return no_memory(ctx);
+    if (!file) return dh_no_memory(ctx);
     dh_to_lower(file);
     job->file = file;
     DH_TRY(dh_paper_mesh(ctx, v, mesh, job));
@@ -165,7 +160,7 @@ static dh_status label_of(dh_ctx *ctx, dh_validation *v, const dh_published *t, 
     DH_TRY(dh_published_text(ctx, t, row, "model", &model));
     DH_TRY(dh_published_int(ctx, t, row, "seq", &seq));
     b->label = dh_arena_printf(v->arena, "%s %lldK", model, (long long)(seq >> 10));
-    return b->label ? DH_OK : no_memory(ctx);
+    return b->label ? DH_OK : dh_no_memory(ctx);
 }
 
 typedef dh_status add_bars(dh_ctx *ctx, dh_validation *v, const bars *b);
@@ -249,7 +244,7 @@ static dh_status add_order(dh_ctx *ctx, dh_validation *v, const bars *b)
     if (!*wrong) return DH_OK;
     v->remark = dh_arena_printf(v->arena, "%s%s%s: the wrong way round %s",
                                 v->remark ? v->remark : "", v->remark ? "; " : "", b->label, wrong);
-    return v->remark ? DH_OK : no_memory(ctx);
+    return v->remark ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status add_speedups_and_order(dh_ctx *ctx, dh_validation *v, const bars *b)

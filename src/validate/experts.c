@@ -73,7 +73,7 @@ static dh_status add_pairs(dh_ctx *ctx, dh_validation *v, const rows *r)
             v->remark = dh_arena_printf(v->arena, "%s%s%s: the wrong way round %s and %s",
                                         v->remark ? v->remark : "", v->remark ? "; " : "", r->of,
                                         r->names[x], r->names[y]);
-            if (!v->remark) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+            if (!v->remark) return dh_no_memory(ctx);
         }
     return DH_OK;
 }

@@ -28,7 +28,7 @@ static dh_status predict(dh_ctx *ctx, const fitting *f, const double *constants,
     for (size_t i = 0; i < f->n; i++)
         changes[i] = (dh_cluster_change){f->table->rests[i], constants[i]};
     dh_validation_steps *steps = dh_validation_steps_create();
-    if (!steps) return dh_fail(ctx, DH_ENOMEM, "out of memory fitting");
+    if (!steps) return dh_no_memory(ctx);
     dh_status st = dh_validate_changed(ctx, f->table, f->cluster, steps, changes, f->n, v);
     dh_validation_steps_destroy(steps);
     return st;
@@ -152,7 +152,7 @@ dh_status dh_validation_fit_table(dh_ctx *ctx, const dh_validation_table *table,
         return dh_fail(ctx, DH_EINVAL, "no constant of a cluster file rests on table %s",
                        table->name);
     dh_validation_steps *steps = dh_validation_steps_create();
-    if (!steps) return dh_fail(ctx, DH_ENOMEM, "out of memory fitting");
+    if (!steps) return dh_no_memory(ctx);
     dh_status st = dh_validate_changed(ctx, table, cluster, steps, NULL, 0, &v);
     dh_validation_steps_destroy(steps);
     if (st != DH_OK) return st;
@@ -161,7 +161,7 @@ dh_status dh_validation_fit_table(dh_ctx *ctx, const dh_validation_table *table,
     f.left_out = calloc(f.n_rows + 1, sizeof *f.left_out);
     if (f.left_out) leave_out(&f, v, &fit->n_left_out);
     dh_validation_destroy(v);
-    st = f.left_out ? fit_both(ctx, &f, fit) : dh_fail(ctx, DH_ENOMEM, "out of memory fitting");
+    st = f.left_out ? fit_both(ctx, &f, fit) : dh_no_memory(ctx);
     free(f.left_out);
     return st;
 }

@@ -16,7 +16,7 @@ static dh_status add_set(dh_ctx *ctx, dh_validation *v, const dh_published *t, s
     int64_t value;
     DH_TRY(dh_published_int(ctx, t, i, column, &value));
     *set = dh_arena_printf(v->arena, "%s=%lld", key, (long long)value);
-    return *set ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return *set ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status read_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t i, row *r,

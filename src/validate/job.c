@@ -13,11 +13,6 @@
 extern const dh_embedded dh_shipped_files[];
 extern const size_t dh_shipped_files_n;
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-}
-
 /* NULL: none, its times are its own. */
 static const char *cluster_of(const dh_validation *v, const dh_shipped_job *job)
 {
@@ -41,7 +36,7 @@ dh_status dh_shipped_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, con
     va_end(args);
     DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", text);
     job->set[n] = dh_arena_strdup(v->arena, text);
-    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return job->set[n] ? DH_OK : dh_no_memory(ctx);
 }
 
 bool dh_shipped_is_there(const char *file)
@@ -53,12 +48,12 @@ bool dh_shipped_is_there(const char *file)
 
 dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words)
 {
-    if (!words) return no_memory(ctx);
+    if (!words) return dh_no_memory(ctx);
     for (const char *at = words + strspn(words, " "); *at; at += strspn(at, " ")) {
         const size_t n = strcspn(at, " "), first = n_sets(job);
         DH_CHECK(first < DH_SHIPPED_SETS);
         job->set[first] = dh_arena_printf(v->arena, "%.*s", (int)n, at);
-        if (!job->set[first]) return no_memory(ctx);
+        if (!job->set[first]) return dh_no_memory(ctx);
         at += n;
     }
     return DH_OK;
@@ -156,7 +151,7 @@ static dh_status keep(dh_ctx *ctx, dh_validation_steps *steps, const char *comma
                       const dh_shipped_step *step)
 {
     const kept_step kept = {dh_arena_strdup(steps->arena, command), *step};
-    return kept.command && dh_vec_push(&steps->kept, kept) ? DH_OK : no_memory(ctx);
+    return kept.command && dh_vec_push(&steps->kept, kept) ? DH_OK : dh_no_memory(ctx);
 }
 
 static double peak_of(const dh_shipped_run *run)
@@ -215,7 +210,7 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
 {
     dh_shipped_run run;
     const char *command = dh_shipped_command(v, job);
-    if (!command) return no_memory(ctx);
+    if (!command) return dh_no_memory(ctx);
     const kept_step *kept = find_kept(v->steps, command);
     if (kept) {
         *step = kept->step;
@@ -246,7 +241,7 @@ dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_jo
     dh_validation_row *row = &v->rows[v->n_rows - 1];
     row->command = dh_shipped_command(v, job);
     row->step_ns = step_ns;
-    return row->command ? DH_OK : no_memory(ctx);
+    return row->command ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- FLOPs ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
 dh_status dh_korthikanti_job(dh_ctx *ctx, dh_validation *v, const char *model, dh_shipped_job *job)
 {
     char *file = dh_arena_printf(v->arena, "korthikanti-%s", model);
-    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!file) return dh_no_memory(ctx);
     dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .cluster = "selene"};
     return DH_OK;
@@ -62,7 +62,7 @@ static dh_status remark_calculon(dh_ctx *ctx, dh_validation *v)
     }
     v->remark = dh_arena_printf(
         v->arena, "Calculon on the same jobs: mean error %.3g %%, largest %.3g", mean, most);
-    return v->remark ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return v->remark ? DH_OK : dh_no_memory(ctx);
 }
 
 dh_status dh_validate_korthikanti(dh_ctx *ctx, dh_validation *v)
@@ -88,7 +88,7 @@ static dh_status add_scaling(dh_ctx *ctx, dh_validation *v, const dh_published *
     if (dp > 1) {
         job.set[0] = dh_arena_printf(v->arena, "parallel.dp=%lld", (long long)dp);
         job.set[1] = dh_arena_printf(v->arena, "train.batch=%lld", (long long)(280 * dp));
-        if (!job.set[0] || !job.set[1]) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+        if (!job.set[0] || !job.set[1]) return dh_no_memory(ctx);
     }
     DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
     DH_TRY(dh_validation_add(ctx, v, step.ns * 1e-9, published, "530B, dp %lld", (long long)dp));

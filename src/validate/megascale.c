@@ -15,7 +15,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, int64_t devices, int64_t 
     job->set[0] =
         dh_arena_printf(v->arena, "parallel.dp=%lld", (long long)(devices / RANKS_OF_REPLICA));
     job->set[1] = dh_arena_printf(v->arena, "train.batch=%lld", (long long)batch);
-    return job->set[0] && job->set[1] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return job->set[0] && job->set[1] ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)

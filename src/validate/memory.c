@@ -35,7 +35,7 @@ static dh_status baseline(dh_ctx *ctx, dh_validation *v, const dh_published *job
     DH_TRY(dh_published_int(ctx, jobs, row, "micro_batch", &micro_batch));
     const char *batch =
         dh_arena_printf(v->arena, "train.batch=%lld", (long long)(2 * pp * micro_batch));
-    if (!batch) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!batch) return dh_no_memory(ctx);
     set(job, (const char *[]){"train.recompute=none", "parallel.sequence=false", batch, NULL});
     return DH_OK;
 }

@@ -48,7 +48,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, bool h100, 
     ok = ok && job->set[n++];
     if (strcmp(r->precision, "fp8") == 0) job->set[n++] = "train.fp8=hybrid";
     if (strcmp(r->sharding, "grad") == 0) job->set[n++] = "parallel.reshard_after_forward=false";
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t i, bool h100)

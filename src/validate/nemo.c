@@ -61,7 +61,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_
     for (size_t i = 0; i < DH_COUNTOF(sizes); i++) {
         const char *set =
             dh_arena_printf(v->arena, "%s=%lld", sizes[i].key, (long long)sizes[i].value);
-        if (!set) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+        if (!set) return dh_no_memory(ctx);
         add_set(job, set);
     }
     if (*r->split) add_set(job, dh_arena_printf(v->arena, "parallel.layer_split=%s", r->split));

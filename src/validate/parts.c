@@ -56,7 +56,7 @@ dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_
     const dh_sim_rank *r = &sim->ranks[0];
     const size_t n = r->program->instrs.n;
     edge *edges = calloc(2 * n + 1, sizeof *edges);
-    if (!edges) return dh_fail(ctx, DH_ENOMEM, "out of memory measuring shares");
+    if (!edges) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
         const int kind = kind_of(r->program, &r->program->instrs.at[i]);
         edges[2 * i] = (edge){r->spans[i].met_ns, kind, 1};

@@ -14,7 +14,7 @@ static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, s
     DH_TRY(dh_published_text(ctx, t, row, "params_b", &params));
     DH_TRY(dh_published_real(ctx, t, row, "tflops_per_gpu", &published));
     job.file = dh_arena_printf(v->arena, "sc21-%sb", params);
-    if (!job.file) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!job.file) return dh_no_memory(ctx);
     DH_TRY(dh_shipped_step_of(ctx, v, &job, &step));
     DH_TRY(dh_validation_add(ctx, v, step.hardware_flops / step.devices / step.ns * 1e-3, published,
                              "%sB on %.0f devices", params, step.devices));

@@ -195,7 +195,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const step *s, dh_shipped
         job->set[k] = dh_arena_printf(v->arena, "%s=%lld", sets[k].key, (long long)sets[k].value);
         whole = whole && job->set[k];
     }
-    return whole ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return whole ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status add_step(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t i,

@@ -16,11 +16,6 @@ extern const size_t dh_published_files_n;
 
 /* ---- CSV ----------------------------------------------------------------------------------- */
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
-}
-
 /* The line's cells into cells [cap]; *n: how many there are, at most cap + 1. */
 static dh_status read_cells(dh_ctx *ctx, dh_csv *csv, dh_arena *arena, const char **cells,
                             size_t cap, size_t *n)
@@ -29,7 +24,7 @@ static dh_status read_cells(dh_ctx *ctx, dh_csv *csv, dh_arena *arena, const cha
     for (*n = 0; *n <= cap && dh_csv_next_cell(csv, &cell); ++*n) {
         if (*n == cap) continue;
         cells[*n] = dh_arena_printf(arena, "%.*s", (int)cell.n, cell.at);
-        if (!cells[*n]) return no_memory(ctx);
+        if (!cells[*n]) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -45,7 +40,7 @@ static dh_status add_line(dh_ctx *ctx, dh_published *t, dh_csv *csv)
                        csv->line, n, t->n_columns);
     const char **kept = t->columns ? t->cells + t->n_rows++ * t->n_columns
                                    : (t->columns = DH_NEW_N(t->arena, const char *, n));
-    if (!kept) return no_memory(ctx);
+    if (!kept) return dh_no_memory(ctx);
     t->n_columns = n;
     memcpy(kept, cells, n * sizeof *kept);
     return DH_OK;
@@ -60,11 +55,11 @@ static dh_status read_lines(dh_ctx *ctx, dh_published *t, dh_csv *csv, size_t mo
         if (kind == DH_CSV_END) return DH_OK;
         if (kind == DH_CSV_COMMENT && !*t->source)
             t->source = dh_arena_printf(t->arena, "%.*s", (int)line.n, line.at);
-        if (!t->source) return no_memory(ctx);
+        if (!t->source) return dh_no_memory(ctx);
         if (kind != DH_CSV_CELLS) continue;
         DH_TRY(add_line(ctx, t, csv));
         if (!t->cells) t->cells = DH_NEW_N(t->arena, const char *, most_lines * t->n_columns);
-        if (!t->cells) return no_memory(ctx);
+        if (!t->cells) return dh_no_memory(ctx);
     }
 }
 
@@ -144,7 +139,7 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
     va_end(args);
     if (v->n_rows % STEP == 0) {
         dh_validation_row *rows = DH_NEW_N(v->arena, dh_validation_row, v->n_rows + STEP);
-        if (!rows) return no_memory(ctx);
+        if (!rows) return dh_no_memory(ctx);
         if (v->n_rows) memcpy(rows, v->rows, v->n_rows * sizeof *rows);
         v->rows = rows;
     }
@@ -155,7 +150,7 @@ dh_status dh_validation_add(dh_ctx *ctx, dh_validation *v, double predicted, dou
                                .predicted = predicted,
                                .published = published,
                                .error = error_of(v->table, predicted, published)};
-    if (!row->label) return no_memory(ctx);
+    if (!row->label) return dh_no_memory(ctx);
     v->n_rows++;
     return DH_OK;
 }
@@ -183,5 +178,5 @@ dh_status dh_validation_group(dh_ctx *ctx, dh_validation *v, const char *fmt, ..
     if (v->group && strcmp(v->group, label) == 0) return DH_OK;
     dh_validation_begin_block(v);
     v->group = dh_arena_strdup(v->arena, label);
-    return v->group ? DH_OK : no_memory(ctx);
+    return v->group ? DH_OK : dh_no_memory(ctx);
 }

@@ -670,7 +670,7 @@ static dh_status validate(dh_ctx *ctx, const dh_validation *like, dh_validation 
     dh_validation *v = arena ? DH_NEW(arena, dh_validation) : NULL;
     if (!v) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+        return dh_no_memory(ctx);
     }
     *v = *like;
     v->arena = arena;

@@ -49,7 +49,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const row *r, dh_shipped_
     *job = (dh_shipped_job){.file = "dhelix-405b-volumes", .cluster = "h100"};
     for (size_t i = 0; i < DH_COUNTOF(sets); i++)
         if (!(job->set[i] = dh_arena_printf(v->arena, "%s=%lld", sets[i].key, sets[i].value)))
-            return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+            return dh_no_memory(ctx);
     return DH_OK;
 }
 

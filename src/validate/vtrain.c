@@ -8,7 +8,7 @@ static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, siz
                          const char *key, int64_t value)
 {
     job->set[n] = dh_arena_printf(v->arena, "%s=%lld", key, (long long)value);
-    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return job->set[n] ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Megatron-LM pads the vocabulary to a multiple of 128 rows a rank. */

@@ -77,7 +77,7 @@ static dh_status add_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, con
     while (job->set[n]) n++;
     DH_CHECK(n < DH_SHIPPED_SETS, "%s is one setting too many", key);
     job->set[n] = dh_arena_printf(v->arena, "%s=%.12g", key, value);
-    return job->set[n] ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    return job->set[n] ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status job_of(dh_ctx *ctx, dh_validation *v, const measured *x, const column *col,
@@ -86,7 +86,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const measured *x, const 
     const double n = col->chunks ? (double)x->n_chunks : 1;
     char *file = dh_arena_printf(v->arena, "zero-bubble-times-%s", x->model);
     char *schedule = dh_arena_printf(v->arena, "parallel.schedule=%s", col->schedule);
-    if (!file || !schedule) return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!file || !schedule) return dh_no_memory(ctx);
     dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .set = {schedule}};
     DH_TRY(add_set(ctx, v, job, "stages.forward_ms", x->f_ms / n));

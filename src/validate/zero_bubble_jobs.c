@@ -61,8 +61,7 @@ static dh_status job_of(dh_ctx *ctx, dh_validation *v, const published_row *r,
     const char *kept = dh_arena_printf(v->arena, "parallel.max_activations=%lld",
                                        (long long)(column->times * r->n_stages));
     const char *held = dh_arena_printf(v->arena, "parallel.wgrad_share=%.4g", r->held_share);
-    if (!file || !batch || !kept || !held)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory validating");
+    if (!file || !batch || !kept || !held) return dh_no_memory(ctx);
     dh_to_lower(file);
     *job = (dh_shipped_job){.file = file, .set = {batch}, .cluster = "a100"};
     if (column->times == 0) return DH_OK;

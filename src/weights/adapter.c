@@ -41,7 +41,7 @@ static dh_status hash_those(dh_ctx *ctx, const dh_weights *w, bool of_adapters,
                             char text[DH_WEIGHTS_HASH_TEXT])
 {
     XXH3_state_t *state = XXH3_createState();
-    if (!state) return dh_fail(ctx, DH_ENOMEM, "out of memory hashing weights");
+    if (!state) return dh_no_memory(ctx);
     XXH3_128bits_reset(state);
     dh_status st = DH_OK;
     for (size_t i = 0; st == DH_OK && i < w->tensors.n; i++) {
@@ -225,7 +225,7 @@ static dh_status read_root(dh_ctx *ctx, const json_t *root, dh_lora *lora, dh_st
         return dh_fail(ctx, DH_EFORMAT, "\"lora_alpha\" must be a positive number");
     *lora = (dh_lora){.rank = json_integer_value(r), .alpha = json_number_value(alpha)};
     if (name) dh_str_printf(base, "%s", name);
-    if (base->failed) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (base->failed) return dh_no_memory(ctx);
     return read_targets(ctx, json_object_get(root, "target_modules"), lora);
 }
 
@@ -237,7 +237,7 @@ dh_status dh_adapter_read_config(dh_ctx *ctx, const char *folder, dh_lora *lora,
     json_error_t fault;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/" DH_ADAPTER_CONFIG, folder);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
+    dh_status st = path.failed ? dh_no_memory(ctx)
                                : dh_file_read(ctx, path.text, MOST_CONFIG_BYTES, &text, &n_bytes);
     if (st == DH_OK) st = dh_json_read(ctx, text, n_bytes, JSON_REJECT_DUPLICATES, &fault, &root);
     if (st == DH_OK)
@@ -291,8 +291,7 @@ dh_status dh_adapter_open(dh_ctx *ctx, const char *path, const dh_model *model, 
     dh_str_clear(&folder);
     dh_str_printf(&folder, "%s", ckpt ? dh_ckpt_path(ckpt) : path);
     dh_str_printf(&file, "%s/" DH_ADAPTER_FILE, folder.failed ? "" : folder.text);
-    if (st == DH_OK && (file.failed || folder.failed))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (st == DH_OK && (file.failed || folder.failed)) st = dh_no_memory(ctx);
     if (st == DH_OK) st = check_kind(ctx, folder.text, model);
     if (st == DH_OK) st = dh_weights_open(ctx, file.text, out);
     dh_ckpt_close(ckpt);
@@ -325,7 +324,7 @@ dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char
                              0.0, "target_modules", targets_of(model), "bias", "none",
                              "fan_in_fan_out", model->family == DH_FAMILY_GPT2, "inference_mode", 1,
                              "use_rslora", 0, "use_dora", 0);
-    if (!root) return dh_fail(ctx, DH_ENOMEM, "out of memory writing " DH_ADAPTER_CONFIG);
+    if (!root) return dh_no_memory_while(ctx, "writing " DH_ADAPTER_CONFIG);
     return dh_json_text_exact(ctx, root, JSON_INDENT(2), text);
 }
 
@@ -402,8 +401,7 @@ dh_status dh_adapter_merge(dh_ctx *ctx, const dh_weights *w, const dh_model *mod
                        name, (long long)rank, (long long)rank);
     float *left = malloc((size_t)(n_rows * rank) * sizeof *left + 1);
     float *right = malloc((size_t)(rank * n_cols) * sizeof *right + 1);
-    dh_status st =
-        left && right ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory merging %s", name);
+    dh_status st = left && right ? DH_OK : dh_no_memory_while(ctx, "merging %s", name);
     if (st == DH_OK)
         st = read_factors(ctx, w, a, b, model->family == DH_FAMILY_GPT2, row0, n_rows, n_cols, left,
                           right);

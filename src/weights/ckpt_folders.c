@@ -79,8 +79,7 @@ static void settle_former(const char *parent, int64_t step)
     dh_str former = DH_STR_INIT, path = DH_STR_INIT;
     dh_str_printf(&path, "%s/step-%06lld", parent, (long long)step);
     if (path.failed || !ckpt_former_path(parent, step, &former)) {
-        dh_fail(&ctx, DH_ENOMEM, "out of memory for the former checkpoint of step %lld",
-                (long long)step);
+        dh_no_memory(&ctx);
     } else if (dh_path_exists(path.text)) {
         dh_dir_remove(&ctx, former.text);
     } else if (rename(former.text, path.text) != 0) {
@@ -120,7 +119,7 @@ static dh_status rename_aside(dh_ctx *ctx, const char *parent, int64_t step, con
         dh_str_clear(&to);
         dh_str_printf(&to, "%s/%s-%06lld.%d", parent, kind, (long long)step, i);
     }
-    dh_status st = from.failed || to.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : DH_OK;
+    dh_status st = from.failed || to.failed ? dh_no_memory(ctx) : DH_OK;
     if (st == DH_OK && rename(from.text, to.text) != 0)
         st =
             dh_fail(ctx, DH_EIO, "cannot rename %s to %s: %s", from.text, to.text, strerror(errno));
@@ -136,8 +135,8 @@ dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step)
     size_t n = 0;
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
-                                 : ckpt_list_steps(ctx, parent.text, &steps, &n);
+    dh_status st =
+        parent.failed ? dh_no_memory(ctx) : ckpt_list_steps(ctx, parent.text, &steps, &n);
     if (st == DH_OK && n > 1 && steps[0] == step)
         st = rename_aside(ctx, parent.text, step, "suspect");
     free(steps);
@@ -179,8 +178,7 @@ dh_status dh_ckpt_leave_damaged(dh_ctx *ctx, const char *run_dir, int64_t step)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    const dh_status st = parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
-                                       : leave_damaged(ctx, parent.text, step);
+    const dh_status st = parent.failed ? dh_no_memory(ctx) : leave_damaged(ctx, parent.text, step);
     dh_str_fini(&parent);
     return st;
 }
@@ -201,8 +199,7 @@ dh_status ckpt_trash_create(dh_ctx *ctx, const char *parent, dh_temporary *trash
 {
     dh_str stem = DH_STR_INIT;
     dh_str_printf(&stem, "%s/.old", parent);
-    const dh_status st = stem.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory")
-                                     : dh_temporary_dir(ctx, stem.text, trash);
+    const dh_status st = stem.failed ? dh_no_memory(ctx) : dh_temporary_dir(ctx, stem.text, trash);
     dh_str_fini(&stem);
     return st;
 }
@@ -239,8 +236,8 @@ static bool counts(const char *parent, int64_t step, const dh_ckpt_steps *proved
     dh_ctx ctx = DH_CTX_INIT, aside = DH_CTX_INIT;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/step-%06lld", parent, (long long)step);
-    dh_status st = path.failed ? dh_fail(&ctx, DH_ENOMEM, "out of memory")
-                               : prove(&ctx, path.text, !is_among(proved, step));
+    dh_status st =
+        path.failed ? dh_no_memory(&ctx) : prove(&ctx, path.text, !is_among(proved, step));
     dh_str_fini(&path);
     if (st == DH_OK) return true;
     dh_log(DH_LOG_WARN, "the checkpoint of step %lld is %s and does not count as one kept: %s",

@@ -52,7 +52,7 @@ static dh_status hash_open_file(dh_ctx *ctx, int fd, const char *path, dh_ckpt_f
     XXH3_state_t *state = XXH3_createState();
     char *buffer = malloc(READ_BYTES);
     dh_status st = state && buffer ? hash_stream(ctx, fd, path, state, buffer, &file->n_bytes)
-                                   : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+                                   : dh_no_memory_while(ctx, "reading %s", path);
     if (st == DH_OK) hash_text(XXH3_128bits_digest(state), file->xxh3_128);
     free(buffer);
     XXH3_freeState(state);
@@ -78,7 +78,7 @@ dh_status ckpt_measure(dh_ctx *ctx, const char *folder, const char *name, bool s
     dh_ckpt_file measured = {.n_bytes = 0};
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, name);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name)
+    dh_status st = path.failed ? dh_no_memory_while(ctx, "reading %s", name)
                                : measure_path(ctx, path.text, sync, &measured);
     dh_str_fini(&path);
     if (st != DH_OK) return st;
@@ -144,7 +144,7 @@ dh_status ckpt_manifest_text(dh_ctx *ctx, const ckpt_manifest *m, char **text)
         root = json_pack("{s:O, s:s}", "manifest", content, "xxh3_128", hash);
     char *out = dh_json_text(root, JSON_INDENT(1));
     json_decref(content);
-    if (!out) return dh_fail(ctx, DH_ENOMEM, "out of memory writing the manifest");
+    if (!out) return dh_no_memory(ctx);
     *text = out;
     return DH_OK;
 }
@@ -160,7 +160,7 @@ static dh_status read_file_entry(dh_ctx *ctx, json_t *entry, ckpt_manifest *m)
     dh_ckpt_file file = {.n_bytes = n_bytes};
     snprintf(file.name, sizeof file.name, "%s", name);
     snprintf(file.xxh3_128, sizeof file.xxh3_128, "%s", hash);
-    if (!dh_vec_push(&m->files, file)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!dh_vec_push(&m->files, file)) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -212,8 +212,8 @@ static dh_status read_small(dh_ctx *ctx, const char *folder, const char *name, c
     struct stat info;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, name);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name)
-                               : look(ctx, path.text, &info);
+    dh_status st =
+        path.failed ? dh_no_memory_while(ctx, "reading %s", name) : look(ctx, path.text, &info);
     if (st == DH_OK) st = dh_file_read(ctx, path.text, TEXT_MAX_BYTES, text, n_bytes);
     dh_str_fini(&path);
     return st;
@@ -254,8 +254,8 @@ static dh_status verify_size(dh_ctx *ctx, const char *folder, const dh_ckpt_file
     struct stat info;
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s", folder, want->name);
-    dh_status st = path.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory verifying %s", folder)
-                               : look(ctx, path.text, &info);
+    dh_status st =
+        path.failed ? dh_no_memory_while(ctx, "verifying %s", folder) : look(ctx, path.text, &info);
     if (st != DH_OK)
         dh_ctx_while(ctx, "proving %s (the manifest lists it with %lld bytes)", want->name,
                      (long long)want->n_bytes);

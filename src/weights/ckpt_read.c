@@ -107,7 +107,7 @@ static dh_status open_folder(dh_ctx *ctx, const char *folder, bool checksums, dh
     if (c) c->folder = dh_arena_strdup(arena, folder);
     if (!c || !c->folder) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", folder);
+        return dh_no_memory_while(ctx, "opening %s", folder);
     }
     c->arena = arena;
     c->hold_fd = -1;
@@ -137,7 +137,7 @@ static dh_status open_step(dh_ctx *ctx, const char *parent, int64_t step, bool c
     const bool ok = ckpt_former_path(parent, step, &former) && !folder.failed;
     const bool is_former = ok && !dh_path_exists(folder.text) && dh_path_exists(former.text);
     dh_status st = ok ? open_folder(ctx, is_former ? former.text : folder.text, checksums, out)
-                      : dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", parent);
+                      : dh_no_memory_while(ctx, "opening %s", parent);
     dh_str_fini(&folder);
     dh_str_fini(&former);
     return st;
@@ -193,7 +193,7 @@ static dh_status find_latest(dh_ctx *ctx, const char *run_dir, const char *paren
 static dh_status parent_of(dh_ctx *ctx, const char *run_dir, dh_str *parent)
 {
     dh_str_printf(parent, "%s/checkpoints", run_dir);
-    return parent->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", run_dir) : DH_OK;
+    return parent->failed ? dh_no_memory_while(ctx, "opening %s", run_dir) : DH_OK;
 }
 
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out)

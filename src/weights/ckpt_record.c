@@ -20,7 +20,7 @@ static dh_status beside(dh_ctx *ctx, const char *parent, const char *name, dh_st
 {
     const char *slash = strrchr(parent, '/');
     dh_str_printf(path, "%.*s/%s", (int)(slash - parent), parent, name);
-    return path->failed ? dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name) : DH_OK;
+    return path->failed ? dh_no_memory_while(ctx, "reading %s", name) : DH_OK;
 }
 
 /* ---- the record ----------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static dh_status check_none(dh_ctx *ctx, const char *parent)
     dh_str what = DH_STR_INIT;
     dh_status st = tell_evidence(ctx, parent, &what);
     if (st == DH_OK && what.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", parent);
+        st = dh_no_memory_while(ctx, "reading %s", parent);
     else if (st == DH_OK && what.len)
         st = dh_fail(ctx, DH_EFORMAT,
                      "%s holds no checkpoint, and %s: put them back (is a volume not mounted, a "
@@ -127,8 +127,7 @@ dh_status dh_ckpt_check_none(dh_ctx *ctx, const char *run_dir)
 {
     dh_str parent = DH_STR_INIT;
     dh_str_printf(&parent, "%s/checkpoints", run_dir);
-    const dh_status st =
-        parent.failed ? dh_fail(ctx, DH_ENOMEM, "out of memory") : check_none(ctx, parent.text);
+    const dh_status st = parent.failed ? dh_no_memory(ctx) : check_none(ctx, parent.text);
     dh_str_fini(&parent);
     return st;
 }

@@ -23,10 +23,10 @@ static dh_status begin(dh_ctx *ctx, dh_ckpt_writer *c, const char *run_dir, int6
 {
     c->manifest.step = step;
     c->parent = dh_arena_printf(c->arena, "%s/checkpoints", run_dir);
-    if (!c->parent) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!c->parent) return dh_no_memory(ctx);
     c->final = dh_arena_printf(c->arena, "%s/step-%06lld", c->parent, (long long)step);
     char *stem = dh_arena_printf(c->arena, "%s/.step-%06lld", c->parent, (long long)step);
-    if (!c->final || !stem) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!c->final || !stem) return dh_no_memory(ctx);
     bool recorded;
     int64_t saved;
     DH_TRY(ckpt_record_read(ctx, c->parent, &recorded, &saved));
@@ -46,7 +46,7 @@ dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_
     dh_ckpt_writer *c = arena ? DH_NEW(arena, dh_ckpt_writer) : NULL;
     if (!c) {
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory starting a checkpoint");
+        return dh_no_memory(ctx);
     }
     c->arena = arena;
     c->tmp = DH_TEMPORARY_NONE;
@@ -102,7 +102,7 @@ dh_status dh_ckpt_add_file(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_file *f
         return dh_fail(ctx, DH_EINVAL, "\"%s\" was added to the checkpoint before", file->name);
     if (file->n_bytes < 0 || strlen(file->xxh3_128) != DH_CKPT_HASH_TEXT - 1)
         return dh_fail(ctx, DH_EINVAL, "\"%s\" was not sealed", file->name);
-    if (!dh_vec_push(&c->manifest.files, *file)) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!dh_vec_push(&c->manifest.files, *file)) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -111,7 +111,7 @@ dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, con
 {
     DH_TRY(check_name(ctx, name));
     char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, name);
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", name);
+    if (!path) return dh_no_memory_while(ctx, "writing %s", name);
     DH_TRY(dh_file_write_atomic(ctx, path, data, n_bytes)); /* syncs */
     dh_ckpt_file file = {.n_bytes = (int64_t)n_bytes};
     snprintf(file.name, sizeof file.name, "%s", name);
@@ -140,7 +140,7 @@ dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name
 {
     DH_TRY(check_name(ctx, name));
     char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, name);
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory reserving %s", name);
+    if (!path) return dh_no_memory_while(ctx, "reserving %s", name);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
         return dh_fail(ctx, dh_status_of_errno(errno), "cannot create %s: %s", path,
@@ -170,7 +170,7 @@ dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state 
 static dh_status write_manifest(dh_ctx *ctx, dh_ckpt_writer *c)
 {
     char *path = dh_arena_printf(c->arena, "%s/%s", c->tmp.path, CKPT_MANIFEST), *text = NULL;
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!path) return dh_no_memory(ctx);
     DH_TRY(ckpt_manifest_text(ctx, &c->manifest, &text));
     dh_status st = dh_file_write_atomic(ctx, path, text, strlen(text));
     free(text);
@@ -187,8 +187,7 @@ static dh_status rename_to(dh_ctx *ctx, const char *from, const char *to)
 static dh_status replace_by_two(dh_ctx *ctx, dh_ckpt_writer *c)
 {
     dh_str former = DH_STR_INIT;
-    if (!ckpt_former_path(c->parent, c->manifest.step, &former))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!ckpt_former_path(c->parent, c->manifest.step, &former)) return dh_no_memory(ctx);
     dh_status st = rename_to(ctx, c->final, former.text);
     if (st == DH_OK && rename_to(ctx, c->tmp.path, c->final) != DH_OK) {
         st = ctx->status;

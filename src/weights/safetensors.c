@@ -154,7 +154,7 @@ static dh_status read_entry(dh_ctx *ctx, dh_arena *arena, const char *name, cons
                             size_t data_bytes, dh_st_tensor *t)
 {
     t->name = dh_arena_strdup(arena, name);
-    if (!t->name) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!t->name) return dh_no_memory(ctx);
     if (!json_is_object(entry)) return entry_fault(ctx, name, "its entry must be an object");
     DH_TRY(read_dtype(ctx, entry, t));
     DH_TRY(read_shape(ctx, entry, t));
@@ -168,7 +168,7 @@ static dh_status read_metadata(dh_ctx *ctx, dh_safetensors *st, json_t *meta)
     if (!json_is_object(meta))
         return dh_fail(ctx, DH_EFORMAT, "\"__metadata__\" must be an object of strings");
     st->meta = DH_NEW_N(st->arena, st_meta, json_object_size(meta));
-    if (!st->meta) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!st->meta) return dh_no_memory(ctx);
     const char *key;
     json_t *value;
     json_object_foreach(meta, key, value)
@@ -178,7 +178,7 @@ static dh_status read_metadata(dh_ctx *ctx, dh_safetensors *st, json_t *meta)
         st_meta *m = &st->meta[st->n_meta++];
         m->key = dh_arena_strdup(st->arena, key);
         m->value = dh_arena_strdup(st->arena, json_string_value(value));
-        if (!m->key || !m->value) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+        if (!m->key || !m->value) return dh_no_memory(ctx);
     }
     return DH_OK;
 }
@@ -188,7 +188,7 @@ static dh_status read_entries(dh_ctx *ctx, dh_safetensors *st, json_t *header, s
     size_t n = json_object_size(header);
     st->tensors = DH_NEW_N(st->arena, dh_st_tensor, n);
     st->by_name = DH_NEW_N(st->arena, const dh_st_tensor *, n);
-    if (!st->tensors || !st->by_name) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!st->tensors || !st->by_name) return dh_no_memory(ctx);
     const char *name;
     json_t *entry;
     json_object_foreach(header, name, entry)
@@ -284,7 +284,7 @@ static dh_status read_header(dh_ctx *ctx, dh_safetensors *st)
         return dh_fail(ctx, DH_EFORMAT, "the header claims %llu bytes, but only %zu follow",
                        (unsigned long long)header_bytes, n_bytes - sizeof header_bytes);
     char *text = malloc((size_t)header_bytes + 1);
-    if (!text) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!text) return dh_no_memory(ctx);
     dh_status code = dh_mapped_copy(ctx, &st->file, text, st->file.map.at + sizeof header_bytes,
                                     (size_t)header_bytes);
     if (code == DH_OK) code = parse_header(ctx, st, text, (size_t)header_bytes);
@@ -311,7 +311,7 @@ static dh_safetensors *create(const dh_mapped *file)
 static dh_status parse(dh_ctx *ctx, const dh_mapped *file, const char *name, dh_safetensors **out)
 {
     dh_safetensors *st = create(file);
-    if (!st) return dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", name);
+    if (!st) return dh_no_memory_while(ctx, "reading %s", name);
     if (read_header(ctx, st) != DH_OK) {
         dh_arena_destroy(st->arena);
         return dh_ctx_while(ctx, "reading %s as safetensors", name);

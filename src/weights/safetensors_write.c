@@ -36,7 +36,7 @@ dh_status dh_st_writer_create(dh_ctx *ctx, dh_st_writer **out)
     if (!w || !meta) {
         json_decref(meta);
         dh_arena_destroy(arena);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory creating a safetensors writer");
+        return dh_no_memory(ctx);
     }
     w->arena = arena;
     w->meta = meta;
@@ -93,8 +93,7 @@ dh_status dh_st_writer_declare(dh_ctx *ctx, dh_st_writer *w, const char *name, d
         return dh_fail(ctx, DH_EINVAL, "tensor \"%s\": its size overflows 64 bits", name);
     t.n_bytes = (size_t)n_bytes;
     t.name = dh_arena_strdup(w->arena, name);
-    if (!t.name || !dh_vec_push(&w->tensors, t))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory declaring \"%s\"", name);
+    if (!t.name || !dh_vec_push(&w->tensors, t)) return dh_no_memory(ctx);
     return DH_OK;
 }
 
@@ -114,7 +113,7 @@ static dh_status assign_offsets(dh_ctx *ctx, dh_st_writer *w)
     size_t n = w->tensors.n, n_placed = 0;
     int64_t at = 0;
     dh_st_tensor *placed = n ? malloc(n * sizeof *placed) : NULL;
-    if (n && !placed) return dh_fail(ctx, DH_ENOMEM, "out of memory laying out %s", w->path);
+    if (n && !placed) return dh_no_memory_while(ctx, "laying out %s", w->path);
     for (size_t k = 0; k < DH_COUNTOF(widths); k++)
         for (size_t i = 0; i < n; i++) {
             dh_st_tensor *t = &w->tensors.at[i];
@@ -136,7 +135,7 @@ static dh_status index_names(dh_ctx *ctx, dh_st_writer *w)
 {
     size_t n = w->tensors.n;
     w->by_name = DH_NEW_N(w->arena, const dh_st_tensor *, n);
-    if (!w->by_name) return dh_fail(ctx, DH_ENOMEM, "out of memory laying out %s", w->path);
+    if (!w->by_name) return dh_no_memory_while(ctx, "laying out %s", w->path);
     for (size_t i = 0; i < n; i++) w->by_name[i] = &w->tensors.at[i];
     if (n) qsort(w->by_name, n, sizeof *w->by_name, compare_names);
     for (size_t i = 1; i < n; i++)
@@ -180,7 +179,7 @@ static dh_status build_header(dh_ctx *ctx, dh_st_writer *w)
     if (claimed > DH_ST_MAX_HEADER_BYTES)
         st = dh_fail(ctx, DH_EINVAL, "%s: too many tensors for one header", w->path);
     else if (!(w->header = malloc(total)))
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory laying out %s", w->path);
+        st = dh_no_memory_while(ctx, "laying out %s", w->path);
     if (st == DH_OK) {
         memcpy(w->header, &claimed, sizeof claimed);
         memcpy(w->header + sizeof claimed, text, text_bytes);
@@ -251,7 +250,7 @@ static dh_status check_joined(dh_ctx *ctx, const dh_st_writer *w)
     size_t n_read = 0;
     char *header = malloc(w->header_bytes + 1);
     dh_status st = header ? read_header(ctx, w, header, &n_read)
-                          : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", w->path);
+                          : dh_no_memory_while(ctx, "reading %s", w->path);
     const bool same = st == DH_OK && n_read == w->header_bytes &&
                       memcmp(header, w->header, n_read) == 0 && fstat(w->fd, &info) == 0 &&
                       (size_t)info.st_size == w->header_bytes + w->data_bytes;
@@ -280,7 +279,7 @@ dh_status dh_st_writer_start(dh_ctx *ctx, dh_st_writer *w, const char *path, dh_
     if (w->header) return dh_fail(ctx, DH_EINVAL, "%s: the writer was started before", path);
     w->mode = mode;
     w->path = dh_arena_strdup(w->arena, path);
-    if (!w->path) return dh_fail(ctx, DH_ENOMEM, "out of memory starting %s", path);
+    if (!w->path) return dh_no_memory_while(ctx, "starting %s", path);
     DH_TRY(assign_offsets(ctx, w));
     DH_TRY(index_names(ctx, w));
     DH_TRY(build_header(ctx, w));

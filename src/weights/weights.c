@@ -294,7 +294,7 @@ static dh_status copy_region(dh_ctx *ctx, const weight *t, int64_t stored_cols, 
                              float *dst)
 {
     unsigned char *block = malloc(BLOCK_BYTES);
-    if (!block) return dh_fail(ctx, DH_ENOMEM, "out of memory reading tensor \"%s\"", t->name);
+    if (!block) return dh_no_memory(ctx);
     dh_reading from = dh_mapped_begin(t->file);
     const dh_status st = copy_blocks(ctx, &from, t, stored_cols, r, block, dst);
     free(block);
@@ -403,7 +403,7 @@ dh_status dh_weights_model(dh_ctx *ctx, const dh_weights *w, dh_model *model)
     dh_str_printf(&file, "%s/config.json", w->folder);
     dh_status st = DH_OK;
     if (file.failed)
-        st = dh_fail(ctx, DH_ENOMEM, "out of memory");
+        st = dh_no_memory(ctx);
     else if (!dh_path_exists(file.text))
         st = dh_fail(ctx, DH_EMISSING,
                      "%s says nothing about its architecture: there is no %s; give the model "

@@ -110,7 +110,7 @@ static dh_status add_section(dh_ctx *ctx, dh_weights *w, const plan *p, const se
         snprintf(name, sizeof name, "%s", s->hf_name);
     t.name = dh_arena_strdup(w->arena, name);
     if (!t.name || !dh_vec_push(&w->tensors, t))
-        return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", w->path);
+        return dh_no_memory_while(ctx, "opening %s", w->path);
     return DH_OK;
 }
 
@@ -257,7 +257,7 @@ static dh_status open_mapped(dh_ctx *ctx, dh_weights *w)
 dh_status dh_weights_open_bin(dh_ctx *ctx, dh_weights *w, const char *path)
 {
     const char *kept = dh_arena_strdup(w->arena, path);
-    if (!kept) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    if (!kept) return dh_no_memory_while(ctx, "opening %s", path);
     DH_TRY(dh_mapped_open(ctx, kept, &w->bin));
     return open_mapped(ctx, w) == DH_OK ? DH_OK : dh_ctx_while(ctx, "reading %s", path);
 }

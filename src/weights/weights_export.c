@@ -57,7 +57,7 @@ static dh_status tensor_bytes(dh_ctx *ctx, const export *x, const dh_export_tens
 static dh_status plan_shards(dh_ctx *ctx, export *x)
 {
     x->first_of = DH_NEW_N(x->arena, size_t, x->n_tensors + 2);
-    if (!x->first_of) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!x->first_of) return dh_no_memory_while(ctx, "writing %s", x->dir);
     int64_t in_shard = 0;
     x->n_shards = 1;
     for (size_t i = 0; i < x->n_tensors; i++) {
@@ -104,7 +104,7 @@ static dh_status write_tensor(dh_ctx *ctx, export *x, dh_st_writer *w, size_t in
     int64_t step = DH_MAX(1, (int64_t)CHUNK_BYTES / (cols * (int64_t)sizeof(float)));
     step = DH_MIN(step, rows);
     float *grown = realloc(x->chunk, (size_t)(step * cols) * sizeof *grown);
-    if (!grown) return dh_fail(ctx, DH_ENOMEM, "out of memory writing \"%s\"", t->name);
+    if (!grown) return dh_no_memory(ctx);
     x->chunk = grown;
     for (int64_t row = 0; row < rows; row += step) {
         int64_t n = DH_MIN(step, rows - row);
@@ -126,7 +126,7 @@ static dh_status write_shard_with(dh_ctx *ctx, export *x, dh_st_writer *w, size_
     }
     char *name = shard_name(x, shard);
     char *path = name ? dh_arena_printf(x->arena, "%s/%s", x->tmp.path, name) : NULL;
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!path) return dh_no_memory_while(ctx, "writing %s", x->dir);
     DH_TRY(dh_st_writer_start(ctx, w, path, DH_ST_CREATE));
     for (size_t i = first; i < end; i++) DH_TRY(write_tensor(ctx, x, w, i));
     return dh_st_writer_finish(ctx, w);
@@ -146,7 +146,7 @@ static dh_status write_shard(dh_ctx *ctx, export *x, size_t shard)
 static dh_status write_text(dh_ctx *ctx, const export *x, const char *name, const char *text)
 {
     char *path = dh_arena_printf(x->arena, "%s/%s", x->tmp.path, name);
-    if (!path || !text) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!path || !text) return dh_no_memory_while(ctx, "writing %s", x->dir);
     return dh_file_write_atomic(ctx, path, text, strlen(text));
 }
 
@@ -258,7 +258,7 @@ static dh_status exchange(dh_ctx *ctx, const export *x, const char *beside, cons
     if (!is_unknown(errno))
         return dh_fail(ctx, DH_EIO, "cannot replace %s: %s", x->dir, strerror(errno));
     char *third = dh_arena_printf(x->arena, "%s.former", beside);
-    if (!third) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!third) return dh_no_memory_while(ctx, "writing %s", x->dir);
     *former = third;
     DH_TRY(rename_to_new(ctx, x->dir, third));
     if (rename_to(ctx, beside, x->dir) == DH_OK) return DH_OK;
@@ -271,7 +271,7 @@ static dh_status clear_entry(dh_ctx *ctx, const export *x, const char *old, cons
 {
     char *from = dh_arena_printf(x->arena, "%s/%s", old, name);
     char *to = dh_arena_printf(x->arena, "%s/%s", x->dir, name);
-    if (!from || !to) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!from || !to) return dh_no_memory_while(ctx, "writing %s", x->dir);
     struct stat info;
     if (lstat(from, &info) == 0 && !S_ISDIR(info.st_mode) &&
         (is_of_model(x, name) || dh_path_exists(to)))
@@ -289,8 +289,7 @@ static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
     for (struct dirent *e; st == DH_OK && (e = readdir(dir));) {
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         char *name = dh_arena_strdup(x->arena, e->d_name);
-        if (!name || !dh_vec_push(&names, name))
-            st = dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+        if (!name || !dh_vec_push(&names, name)) st = dh_no_memory_while(ctx, "writing %s", x->dir);
     }
     closedir(dir);
     for (size_t i = 0; st == DH_OK && i < names.n; i++) st = clear_entry(ctx, x, old, names.at[i]);
@@ -311,7 +310,7 @@ static dh_status replace_dir(dh_ctx *ctx, export *x)
         dh_arena_printf(x->arena, "%s.replaced-%s", x->dir, strrchr(x->tmp.path, '-') + 1);
     char *path = beside ? strdup(beside) : NULL;
     const char *former;
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", x->dir);
+    if (!path) return dh_no_memory_while(ctx, "writing %s", x->dir);
     if (rename_to_new(ctx, x->tmp.path, beside) != DH_OK) {
         free(path);
         return ctx->status;
@@ -348,7 +347,7 @@ static dh_status resolve(dh_ctx *ctx, export *x, const char *dir)
         x->dir = dh_arena_strdup(x->arena, target);
         free(target);
     }
-    return x->dir ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    return x->dir ? DH_OK : dh_no_memory_while(ctx, "writing %s", dir);
 }
 
 static dh_status export_to(dh_ctx *ctx, export *x, const char *dir, const dh_model *model,
@@ -383,7 +382,7 @@ dh_status dh_weights_export(dh_ctx *ctx, const char *dir, const dh_model *model,
                 .shard_bytes = options->shard_bytes ? options->shard_bytes : DH_EXPORT_SHARD_BYTES,
                 .arena = dh_arena_create(),
                 .tmp = DH_TEMPORARY_NONE};
-    if (!x.arena) return dh_fail(ctx, DH_ENOMEM, "out of memory writing %s", dir);
+    if (!x.arena) return dh_no_memory_while(ctx, "writing %s", dir);
     dh_status st = export_to(ctx, &x, dir, model, options->replace);
     free(x.chunk);
     dh_arena_destroy(x.arena);

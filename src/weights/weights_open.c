@@ -17,9 +17,7 @@ static dh_status add_tensor(dh_ctx *ctx, dh_weights *w, const dh_st_tensor *t)
     weight item = {
         .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data, .file = t->file};
     memcpy(item.shape, t->shape, sizeof item.shape);
-    return dh_vec_push(&w->tensors, item)
-               ? DH_OK
-               : dh_fail(ctx, DH_ENOMEM, "out of memory opening weights");
+    return dh_vec_push(&w->tensors, item) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Takes the shard. */
@@ -27,7 +25,7 @@ static dh_status add_shard(dh_ctx *ctx, dh_weights *w, const char *path, dh_safe
 {
     if (dh_vec_push(&w->shards, st)) return DH_OK;
     dh_st_close(st);
-    return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    return dh_no_memory_while(ctx, "opening %s", path);
 }
 
 static dh_status open_shard(dh_ctx *ctx, dh_weights *w, const char *path, dh_safetensors **out)
@@ -69,10 +67,10 @@ static dh_status shard_of(dh_ctx *ctx, dh_weights *w, json_t *opened, const char
     if (strchr(file, '/') || file[0] == '.' || file[0] == '\0')
         return dh_fail(ctx, DH_EFORMAT, "\"%.200s\" is not a plain file name", file);
     char *path = dh_arena_printf(w->arena, "%s/%s", w->folder, file);
-    if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", file);
+    if (!path) return dh_no_memory_while(ctx, "opening %s", file);
     DH_TRY(open_shard(ctx, w, path, out));
     if (json_object_set_new(opened, file, json_integer((json_int_t)w->shards.n - 1)) != 0)
-        return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+        return dh_no_memory_while(ctx, "opening %s", path);
     return DH_OK;
 }
 
@@ -82,7 +80,7 @@ static dh_status add_mapped(dh_ctx *ctx, dh_weights *w, const json_t *root)
     if (!json_is_object(map))
         return dh_fail(ctx, DH_EFORMAT, "\"weight_map\" must be an object: tensor -> file");
     json_t *opened = json_object();
-    if (!opened) return dh_fail(ctx, DH_ENOMEM, "out of memory");
+    if (!opened) return dh_no_memory(ctx);
     dh_status st = DH_OK;
     const char *name;
     json_t *file;
@@ -180,7 +178,7 @@ static dh_status open_folder(dh_ctx *ctx, dh_weights *w)
     static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; i < DH_COUNTOF(usual); i++) {
         char *path = dh_arena_printf(w->arena, "%s/%s", w->folder, usual[i]);
-        if (!path) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", w->path);
+        if (!path) return dh_no_memory_while(ctx, "opening %s", w->path);
         if (dh_path_exists(path)) return open_file(ctx, w, path);
     }
     static const char *const lone[] = {".safetensors", ".bin"};
@@ -216,14 +214,14 @@ static dh_status index_tensors(dh_ctx *ctx, dh_weights *w)
 {
     if (w->tensors.n) qsort(w->tensors.at, w->tensors.n, sizeof *w->tensors.at, compare_names);
     w->used = DH_NEW_N(w->arena, atomic_bool, w->tensors.n);
-    return w->used ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", w->path);
+    return w->used ? DH_OK : dh_no_memory_while(ctx, "opening %s", w->path);
 }
 
 dh_status dh_weights_join(dh_ctx *ctx, dh_weights *w, const char *path)
 {
     char *file = dh_path_is_dir(path) ? dh_arena_printf(w->arena, "%s/" DH_ADAPTER_FILE, path)
                                       : dh_arena_strdup(w->arena, path);
-    if (!file) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    if (!file) return dh_no_memory_while(ctx, "opening %s", path);
     if (!dh_path_exists(file)) return dh_fail(ctx, DH_EMISSING, "there is no %s", file);
     const atomic_bool *used = w->used;
     const size_t n = w->tensors.n;
@@ -267,7 +265,7 @@ dh_status dh_weights_open(dh_ctx *ctx, const char *path, dh_weights **out)
 {
     if (!dh_path_exists(path)) return dh_fail(ctx, DH_EIO, "there is no file or folder %s", path);
     dh_weights *w = create(path);
-    if (!w) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", path);
+    if (!w) return dh_no_memory_while(ctx, "opening %s", path);
     dh_status st = dh_path_is_dir(path) ? open_folder(ctx, w) : open_file(ctx, w, path);
     if (st == DH_OK) st = index_tensors(ctx, w);
     if (st != DH_OK) {
@@ -282,7 +280,7 @@ dh_status dh_weights_parse(dh_ctx *ctx, const void *data, size_t n_bytes, const 
                            dh_weights **out)
 {
     dh_weights *w = create(name);
-    if (!w) return dh_fail(ctx, DH_ENOMEM, "out of memory opening %s", name);
+    if (!w) return dh_no_memory_while(ctx, "opening %s", name);
     dh_status st = parse_one(ctx, w, data, n_bytes);
     if (st == DH_OK) st = index_tensors(ctx, w);
     if (st != DH_OK) {

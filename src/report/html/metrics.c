@@ -92,7 +92,7 @@ static dh_status read_line(dh_ctx *ctx, metrics *m, const json_t *line, size_t n
     if (json_object_get(line, "loss")) ok = add_step(m, &r);
     const val_row v = {r.step, value_of(line, "val_loss")};
     if (ok && isfinite(v.loss)) ok = dh_vec_push(&m->vals, v);
-    return ok ? DH_OK : dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", m->path);
+    return ok ? DH_OK : dh_no_memory_while(ctx, "reading %s", m->path);
 }
 
 static dh_status read_one(dh_ctx *ctx, metrics *m, const dh_line *line, size_t number)

@@ -80,7 +80,7 @@ static dh_status write_pairs(dh_ctx *ctx, const dh_profile *p, side *f, side *b,
     }
     const size_t n = (size_t)f->n * (size_t)b->n;
     double *at = calloc(n + 1, sizeof *at);
-    if (!at) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a profile");
+    if (!at) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) at[i] = (double)NAN;
     for (size_t i = 0; i < p->pairs.n; i++) {
         const dh_profile_pair *pair = &p->pairs.at[i];
@@ -99,7 +99,7 @@ static dh_status write_profile(dh_ctx *ctx, const char *path, json_out *out)
     const bool ok = side_create(p, &f) && side_create(p, &b);
     dh_status st = DH_OK;
     if (ok && p->pairs.n > 0) st = write_pairs(ctx, p, &f, &b, out);
-    if (!ok) st = dh_fail(ctx, DH_ENOMEM, "out of memory reading %s", path);
+    if (!ok) st = dh_no_memory_while(ctx, "reading %s", path);
     free(f.place);
     free(f.names);
     free(b.place);

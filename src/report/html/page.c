@@ -134,7 +134,7 @@ dh_status dh_html_page(dh_ctx *ctx, const char *const *runs, size_t n,
                               options ? options->baseline : NULL, &data);
     if (st == DH_OK && !data.text.failed) fill(page, &data.text);
     const bool whole = dh_json_is_whole() && !data.text.failed && !page->failed;
-    if (st == DH_OK && !whole) st = dh_fail(ctx, DH_ENOMEM, "out of memory drawing a report");
+    if (st == DH_OK && !whole) st = dh_no_memory(ctx);
     dh_str_fini(&data.text);
     return st;
 }

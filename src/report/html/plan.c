@@ -39,7 +39,7 @@ static void write_slots(const dh_schedule *s, const dh_schedule_timing *t, json_
 static dh_status write_layers(dh_ctx *ctx, const dh_job *job, const dh_schedule *s, json_out *out)
 {
     int64_t *layers = calloc((size_t)s->n_stages + 1, sizeof *layers);
-    if (!layers) return dh_fail(ctx, DH_ENOMEM, "out of memory reading a schedule");
+    if (!layers) return dh_no_memory(ctx);
     const char *split = dh_job_splits(job) ? "*" : job->layer_split;
     dh_status st = dh_layer_split(ctx, job->model.n_layers, s->n_stages, split, layers);
     if (st == DH_OK) {

@@ -12,7 +12,7 @@ dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *
     dh_str_printf(&text, "%s/%s", run->path, name);
     if (text.failed) {
         dh_str_fini(&text);
-        return dh_fail(ctx, DH_ENOMEM, "out of memory reading a run");
+        return dh_no_memory(ctx);
     }
     *path = text.text;
     return DH_OK;

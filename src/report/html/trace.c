@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory reading traces");
-}
-
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
 static const json_t *arg(const json_t *e, const char *key)
@@ -40,12 +35,12 @@ static dh_status find_kind(dh_ctx *ctx, traces *t, const json_t *e, int32_t *kin
 {
     json_t *row = kind_row(e);
     char *text = dh_json_text(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    if (!text) return no_memory(ctx);
+    if (!text) return dh_no_memory(ctx);
     const json_t *known = json_object_get(t->kinds, text);
     *kind = known ? (int32_t)json_integer_value(known) : (int32_t)json_object_size(t->kinds);
     const bool ok = known || json_object_set_new(t->kinds, text, json_integer(*kind)) == 0;
     free(text);
-    return ok ? DH_OK : no_memory(ctx);
+    return ok ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- reading a file ------------------------------------------------------------------------- */
@@ -82,7 +77,7 @@ static dh_status read_span(dh_ctx *ctx, traces *t, traced_rank *r, const json_t 
     DH_TRY(find_kind(ctx, t, e, &x.kind));
     r->begin_ns = DH_MIN(r->begin_ns, x.start_ns);
     r->end_ns = DH_MAX(r->end_ns, x.start_ns + x.dur_ns);
-    return dh_vec_push(&r->events, x) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(&r->events, x) ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status read_counter(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *e, size_t index)
@@ -94,7 +89,7 @@ static dh_status read_counter(dh_ctx *ctx, traces *t, traced_rank *r, const json
                        index);
     m.activations = json_integer_value(activations);
     m.scratch = json_integer_value(scratch);
-    return dh_vec_push(&r->memory, m) ? DH_OK : no_memory(ctx);
+    return dh_vec_push(&r->memory, m) ? DH_OK : dh_no_memory(ctx);
 }
 
 static int by_stream(const void *x, const void *y)
@@ -140,7 +135,7 @@ static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int
     DH_TRY(dh_run_folder_json(ctx, run, t->file, &trace));
     if (!trace) return dh_fail(ctx, DH_EIO, "%s/%s has gone", run->path, t->file);
     const traced_rank empty = {.rank = rank, .begin_ns = INT64_MAX, .end_ns = INT64_MIN};
-    dh_status st = dh_vec_push(&t->ranks, empty) ? DH_OK : no_memory(ctx);
+    dh_status st = dh_vec_push(&t->ranks, empty) ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         traced_rank *r = &t->ranks.at[t->ranks.n - 1];
         r->other = json_incref(json_object_get(trace, "otherData"));
@@ -189,7 +184,7 @@ static void free_traces(traces *t)
 dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
     traces t = {.kinds = json_object()};
-    dh_status st = t.kinds ? dh_trace_list(ctx, run->path, &t.files) : no_memory(ctx);
+    dh_status st = t.kinds ? dh_trace_list(ctx, run->path, &t.files) : dh_no_memory(ctx);
     const size_t n = DH_MIN(t.files.n, (size_t)run->max_ranks);
     for (size_t i = 0; st == DH_OK && i < n; i++) /* where not all are shown: evenly spread */
         st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);

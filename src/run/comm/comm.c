@@ -310,9 +310,7 @@ dh_status dh_comm_scratch(dh_ctx *ctx, dh_comm_group *g, size_t n_bytes)
 {
     if (n_bytes <= g->scratch_bytes) return DH_OK;
     char *grown = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
-    if (!grown)
-        return dh_fail(ctx, DH_ENOMEM, "no memory for %zu bytes of scratch of group %s", n_bytes,
-                       g->name);
+    if (!grown) return dh_no_memory(ctx);
     free(g->scratch);
     g->scratch = grown;
     g->scratch_bytes = n_bytes;

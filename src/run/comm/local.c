@@ -309,7 +309,7 @@ static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
     if (config->ranks < 1)
         return dh_fail(ctx, DH_EINVAL, "a local world needs 1 rank or more, not %d", config->ranks);
     local_world *w = calloc(1, sizeof *w);
-    if (!w) return dh_fail(ctx, DH_ENOMEM, "no memory for a world");
+    if (!w) return dh_no_memory(ctx);
     size_t n = (size_t)config->ranks;
     w->base.size = w->base.n_here = config->ranks;
     pthread_mutex_init(&w->lock, NULL);
@@ -321,7 +321,7 @@ static dh_status local_world_create(dh_ctx *ctx, const dh_comm_config *config,
     ok = local_wires_init(&w->wires, config->ranks) && ok;
     if (!ok || !w->base.node || !w->base.lost || !w->ranks) {
         local_world_destroy(&w->base);
-        return dh_fail(ctx, DH_ENOMEM, "no memory for a world of %d ranks", config->ranks);
+        return dh_no_memory(ctx);
     }
     for (int r = 0; config->ranks_per_node > 0 && r < config->ranks; r++)
         w->base.node[r] = r / config->ranks_per_node;
@@ -460,7 +460,7 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
     local_group *g = group_new(comm, spec);
     if (!g || !g->calls) {
         group_free(g);
-        return dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+        return dh_no_memory(ctx);
     }
     pthread_mutex_lock(&w->lock);
     join_result result = JOIN_STOPPED;
@@ -476,9 +476,7 @@ static dh_status local_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_gr
 
     dh_status st = DH_OK;
     if (result == JOIN_STOPPED) {
-        st = atomic_load(&w->failed)
-                 ? local_fail_stopped(ctx, g, NULL)
-                 : dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+        st = atomic_load(&w->failed) ? local_fail_stopped(ctx, g, NULL) : dh_no_memory(ctx);
     } else if (result != JOIN_OK) {
         char what[DH_COMM_CALL_TEXT_BYTES];
         dh_comm_call_text(&g->base, NULL, what, sizeof what);

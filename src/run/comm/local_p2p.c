@@ -309,8 +309,7 @@ dh_status local_transfer(dh_ctx *ctx, dh_comm_group *group, const dh_comm_head *
 {
     local_group *g = (local_group *)group;
     local_shared *s = g->shared;
-    if (!reserve_posts(g, n))
-        return dh_fail(ctx, DH_ENOMEM, "no memory for %zu transfers on group %s", n, group->name);
+    if (!reserve_posts(g, n)) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) init_post(&g->posts[i], g, &xfers[i]);
 
     outcome o = {0};

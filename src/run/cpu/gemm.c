@@ -149,7 +149,7 @@ static dh_status check_memory(dh_ctx *ctx)
 {
     enum { MOST_BYTES = 16 << 20 };
     void *at = mmap(NULL, MOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return dh_fail(ctx, DH_ENOMEM, "out of memory for a GEMM plan");
+    if (at == MAP_FAILED) return dh_no_memory(ctx);
     munmap(at, MOST_BYTES);
     return DH_OK;
 }
@@ -307,7 +307,7 @@ static dh_status run_convert(dh_ctx *ctx, const dh_gemm *g, const void *a, const
 dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm)
 {
     dh_gemm *g = calloc(1, sizeof *g);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for a GEMM plan");
+    if (!g) return dh_no_memory(ctx);
     g->d = *desc;
     dh_status st;
     DH_TRY_GOTO(check(ctx, &g->d), err_destroy);

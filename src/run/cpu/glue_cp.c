@@ -57,7 +57,7 @@ dh_status dh_cpu_prepare_ring(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
                               void **state)
 {
     int32_t *pos = malloc(dh_ring_position_bytes(g, op));
-    if (!pos) return dh_fail(ctx, DH_ENOMEM, "out of memory for positions");
+    if (!pos) return dh_no_memory(ctx);
     dh_ring_write_positions(g, op, pos);
     *state = pos;
     return DH_OK;

@@ -113,7 +113,7 @@ dh_status dh_cpu_prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
     const dh_dims *d = &g->dims;
     const int64_t n = d->max_seq * d->head_dim;
     float *table = malloc((size_t)(d->nth ? 2 * n : n) * sizeof *table);
-    if (!table) return dh_fail(ctx, DH_ENOMEM, "out of memory for rotation angles");
+    if (!table) return dh_no_memory(ctx);
     dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
     if (d->nth) dh_k_rope_table(&d->rope_nth, d->max_seq, d->head_dim, table + n);
     *state = table;

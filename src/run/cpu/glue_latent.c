@@ -27,7 +27,7 @@ dh_status dh_cpu_prepare_latent(dh_ctx *ctx, const dh_graph *g, const dh_op *op,
 {
     const dh_dims *d = &g->dims;
     float *table = malloc((size_t)(d->max_seq * d->rope_dim) * sizeof *table);
-    if (!table) return dh_fail(ctx, DH_ENOMEM, "out of memory for rotation angles");
+    if (!table) return dh_no_memory(ctx);
     dh_k_rope_table(&d->rope, d->max_seq, d->rope_dim, table);
     *state = table;
     return DH_OK;

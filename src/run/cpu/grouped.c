@@ -79,7 +79,7 @@ static dh_status plan_tiles(dh_ctx *ctx, dh_grouped *g)
 dh_status dh_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc, dh_grouped **grouped)
 {
     dh_grouped *g = calloc(1, sizeof *g);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for a grouped GEMM");
+    if (!g) return dh_no_memory(ctx);
     g->d = *desc;
     g->threads = dh_k_fit_team();
     dh_status st = desc->dtype == DH_F32 ? DH_OK : plan_tiles(ctx, g);

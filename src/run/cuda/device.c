@@ -21,7 +21,7 @@ static dh_status upload_image(dh_ctx *ctx, const dh_cuda_kernel *row, const dh_g
 {
     const size_t n_bytes = row->image_bytes(graph, op);
     void *image = malloc(n_bytes + 1);
-    if (!image) return dh_fail(ctx, DH_ENOMEM, "out of memory for a kernel's tables");
+    if (!image) return dh_no_memory(ctx);
     row->image_write(graph, op, image);
     const dh_status st = dh_cuda_upload(ctx, image, n_bytes, kernel);
     free(image);

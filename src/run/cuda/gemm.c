@@ -287,7 +287,7 @@ static dh_status create(dh_ctx *ctx, const dh_gemm_desc *desc, const cudaDataTyp
                         dh_cuda_epilogue epilogue, dh_cuda_gemm **gemm)
 {
     dh_cuda_gemm *g = calloc(1, sizeof *g);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "out of memory for the plan of a product");
+    if (!g) return dh_no_memory(ctx);
     *g = (dh_cuda_gemm){.d = *desc, .types = {types[0], types[1]}, .epilogue = epilogue};
     const dh_status st = plan(ctx, g);
     if (st != DH_OK) {

@@ -131,7 +131,7 @@ static dh_status compare_gpus(dh_ctx *ctx, const dh_slab *slab, const dh_devlink
     int a, b;
     cudaUUID_t mine;
     cudaUUID_t *all = calloc((size_t)spec->n, sizeof *all);
-    if (!all) return dh_fail(ctx, DH_ENOMEM, "out of memory comparing GPUs");
+    if (!all) return dh_no_memory(ctx);
     dh_status st = gpu_of_rank(ctx, slab, &mine);
     if (st == DH_OK) st = dh_comm_all_gather(ctx, spec->group, &mine, all, sizeof mine, DH_U8);
     if (st == DH_OK && !may_share() && find_shared(all, spec->n, &a, &b))
@@ -211,7 +211,7 @@ static dh_status link_create(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_
     DH_TRY(compare_gpus(ctx, slab, spec, why, cap));
     if (why[0]) return DH_OK;
     cuda_link *l = calloc(1, sizeof *l);
-    if (!l) return dh_fail(ctx, DH_ENOMEM, "out of memory for a communicator");
+    if (!l) return dh_no_memory(ctx);
     *l = (cuda_link){.name = spec->name,
                      .comm = spec->comm,
                      .gpu = cuda_gpu_of(slab),

@@ -40,16 +40,11 @@ static void wires_free(peer_wires *w)
     free(w);
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for paced wires");
-}
-
 static dh_status fill_wires(dh_ctx *ctx, peer_wires *w)
 {
     const size_t n = (size_t)w->world->ranks * DH_N_ENGINE * N_WAYS;
     int32_t *none = calloc(n, sizeof *none);
-    if (!none) return no_memory(ctx);
+    if (!none) return dh_no_memory(ctx);
     const dh_status st = dh_cuda_upload(ctx, none, n * sizeof *none, (void **)&w->at.n_on);
     free(none);
     DH_TRY(st);
@@ -65,7 +60,7 @@ static dh_status find_wires(dh_ctx *ctx, const dh_comm_config *world, int gpu, p
     while (w && (w->world != world || w->gpu != gpu)) w = w->next;
     if (!w) {
         w = calloc(1, sizeof *w);
-        if (!w) return no_memory(ctx);
+        if (!w) return dh_no_memory(ctx);
         *w = (peer_wires){.world = world, .gpu = gpu};
         const dh_status st = fill_wires(ctx, w);
         if (st != DH_OK) {

@@ -43,11 +43,6 @@ static void room_destroy(peer_room *room)
     free(room);
 }
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for links on a GPU");
-}
-
 static size_t most_posts(int n)
 {
     return (size_t)DH_MAX(2 * n, 4); /* of an operator's transfers: run/exec/links.c */
@@ -57,7 +52,7 @@ static dh_status seat_init(dh_ctx *ctx, peer_seat *s, int n)
 {
     s->taken = calloc((size_t)n, sizeof *s->taken);
     s->posts = calloc(most_posts(n), sizeof *s->posts);
-    if (!s->taken || !s->posts) return no_memory(ctx);
+    if (!s->taken || !s->posts) return dh_no_memory(ctx);
     CUDA_TRY(cudaEventCreateWithFlags(&s->ready, cudaEventDisableTiming));
     CUDA_TRY(cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming));
     for (int i = 0; i < n; i++)
@@ -69,7 +64,7 @@ static dh_status room_create(dh_ctx *ctx, int n, peer_room **out)
 {
     pthread_condattr_t attr;
     peer_room *room = calloc(1, sizeof *room);
-    if (!room) return no_memory(ctx);
+    if (!room) return dh_no_memory(ctx);
     room->n = room->n_users = n;
     pthread_mutex_init(&room->lock, NULL);
     pthread_condattr_init(&attr);
@@ -77,7 +72,7 @@ static dh_status room_create(dh_ctx *ctx, int n, peer_room **out)
     pthread_cond_init(&room->moved, &attr);
     pthread_condattr_destroy(&attr);
     room->seats = calloc((size_t)n, sizeof *room->seats);
-    dh_status st = room->seats ? DH_OK : no_memory(ctx);
+    dh_status st = room->seats ? DH_OK : dh_no_memory(ctx);
     for (int i = 0; st == DH_OK && i < n; i++) st = seat_init(ctx, &room->seats[i], n);
     if (st != DH_OK) {
         room_destroy(room);
@@ -225,7 +220,7 @@ static dh_status link_create(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_
         return DH_OK;
     }
     peer_link *l = calloc(1, sizeof *l);
-    if (!l) return no_memory(ctx);
+    if (!l) return dh_no_memory(ctx);
     *l = (peer_link){.name = spec->name,
                      .comm = spec->comm,
                      .gpu = cuda_gpu_of(slab),

@@ -62,7 +62,7 @@ static dh_status bounce_fill(dh_ctx *ctx, bounce *b)
 static dh_status bounce_create(dh_ctx *ctx, uint64_t n_bytes, bounce **out)
 {
     bounce *b = calloc(1, sizeof *b);
-    if (!b) return dh_fail(ctx, DH_ENOMEM, "out of memory for a device's copies");
+    if (!b) return dh_no_memory(ctx);
     b->piece = (size_t)DH_MAX(1, DH_MIN(n_bytes, (uint64_t)MOST_PIECE));
     const dh_status st = bounce_fill(ctx, b);
     if (st != DH_OK) {
@@ -145,7 +145,7 @@ dh_status cuda_slab_create(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab)
 {
     char text[32];
     cuda_slab *s = calloc(1, sizeof *s);
-    if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory for a slab");
+    if (!s) return dh_no_memory(ctx);
     s->base.n_bytes = n_bytes;
     const dh_status st = fill_slab(ctx, s);
     if (st != DH_OK) {

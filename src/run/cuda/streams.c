@@ -370,11 +370,6 @@ dh_status cuda_first_nonfinite(dh_ctx *ctx, const dh_streams *streams, dh_dtype 
 /* ---- making them ------------------------------------------------------------------------------
  */
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for streams");
-}
-
 /* CUDA's stream of a lane; the compute stream's thread is whoever calls run. */
 static dh_status start_lane(dh_ctx *ctx, cuda_streams *s, dh_stream name)
 {
@@ -396,7 +391,7 @@ static dh_status fill_streams(dh_ctx *ctx, cuda_streams *s)
 {
     s->entries = calloc((size_t)s->base.spec.n_commands + 1, sizeof *s->entries);
     s->events = calloc((size_t)s->base.spec.n_events + 1, sizeof *s->events);
-    if (!s->entries || !s->events) return no_memory(ctx);
+    if (!s->entries || !s->events) return dh_no_memory(ctx);
     CUDA_TRY(cudaSetDevice(s->gpu));
     CUDA_TRY(cudaEventCreateWithFlags(&s->zero, cudaEventDefault));
     CUDA_TRY(cudaMalloc((void **)&s->scanned, DH_N_STREAM * sizeof *s->scanned));
@@ -408,7 +403,7 @@ dh_status cuda_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
                               const dh_streams_spec *spec, dh_streams **streams)
 {
     cuda_streams *s = calloc(1, sizeof *s);
-    if (!s) return no_memory(ctx);
+    if (!s) return dh_no_memory(ctx);
     s->base = (dh_streams){*spec, slab, values};
     s->gpu = cuda_gpu_of(slab);
     pthread_mutex_init(&s->lock, NULL);
@@ -464,7 +459,7 @@ dh_status cuda_issue(dh_ctx *ctx, dh_streams *streams, const dh_stream_command *
     DH_TRY(start_lane(ctx, s, (dh_stream)command->stream));
     if (!dh_vec_push(&s->lanes[command->stream].queue, command->id) ||
         !dh_vec_push(&s->order, command->id))
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     *e = (entry){.all = s, .command = *command};
     CUDA_TRY(cudaEventCreateWithFlags(&e->began, cudaEventDefault));
     for (uint32_t k = 0; k < command->n_parts; k++) {

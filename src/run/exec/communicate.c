@@ -268,7 +268,7 @@ static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
     char *transit = e->transit[command->stream];
     dh_copy *fetches = DH_NEW_N(e->arena, dh_copy, DH_MAX_OPERANDS),
             *copies = DH_NEW_N(e->arena, dh_copy, DH_MAX_OPERANDS);
-    if (!fetches || !copies) return dh_exec_no_memory(ctx);
+    if (!fetches || !copies) return dh_no_memory(ctx);
     j->in_transit = true;
     j->here = *c;
     command->fetches = fetches;
@@ -294,14 +294,14 @@ static dh_status go_through_transit(dh_ctx *ctx, const dh_exec *e, job *j,
 dh_status dh_exec_add_transfer(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
 {
     job *j = DH_NEW(e->arena, job);
-    if (!j) return dh_exec_no_memory(ctx);
+    if (!j) return dh_no_memory(ctx);
     j->exec = e;
     j->instr = command->id;
     const dh_op *op = command->call->op;
     if (op->type == DH_OP_MESSAGES) {
         const int64_t n = dh_mesh_group_size(&e->program->mesh, (dh_group_kind)op->group);
         j->xfers = DH_NEW_N(e->arena, dh_comm_xfer, 2 * n);
-        if (!j->xfers) return dh_exec_no_memory(ctx);
+        if (!j->xfers) return dh_no_memory(ctx);
     }
     command->host = run_job;
     command->host_user = j;
@@ -325,6 +325,6 @@ dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *e)
     }
     for (int s = 0; s < DH_N_STREAM; s++)
         if (n_bytes[s] && !(e->transit[s] = dh_exec_host_memory(e, n_bytes[s])))
-            return dh_exec_no_memory(ctx);
+            return dh_no_memory(ctx);
     return DH_OK;
 }

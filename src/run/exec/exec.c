@@ -67,7 +67,7 @@ static dh_status create_group(dh_ctx *ctx, dh_exec *e, dh_group_kind kind, int s
                        dh_group_name(kind));
     const int n = (int)dh_mesh_group_size(mesh, kind);
     int *members = malloc((size_t)n * sizeof *members);
-    if (!members) return dh_exec_no_memory(ctx);
+    if (!members) return dh_no_memory(ctx);
     for (int i = 0; i < n; i++)
         members[i] = (int)dh_mesh_group_member(mesh, kind, e->program->rank, i);
     const dh_comm_group_spec spec = {.name = dh_group_name(kind),
@@ -186,7 +186,7 @@ static dh_status make_values(dh_ctx *ctx, dh_exec *e)
     }
     e->n_choices = n;
     e->counts = DH_NEW_N(e->arena, int64_t, n);
-    return e->counts ? DH_OK : dh_exec_no_memory(ctx);
+    return e->counts ? DH_OK : dh_no_memory(ctx);
 }
 
 /* Whether it writes masters or moments. */
@@ -348,7 +348,7 @@ static dh_status make_arrays(dh_ctx *ctx, dh_exec *e)
     bool ok = e->spans && e->calls && e->met_ns && e->waits && e->ops;
     for (size_t g = 0; ok && g < p->graphs.n; g++)
         ok = (e->ops[g] = DH_NEW_N(e->arena, dh_prepared, p->graphs.at[g]->ops.n + 1)) != NULL;
-    if (!ok) return dh_exec_no_memory(ctx);
+    if (!ok) return dh_no_memory(ctx);
     for (size_t w = 0; w < p->waits.n; w++) e->waits[w] = event_of(p, p->waits.at[w]);
     return DH_OK;
 }
@@ -371,13 +371,13 @@ dh_status dh_exec_create(dh_ctx *ctx, const dh_device *device, const dh_program 
         return dh_fail(ctx, DH_EINTERNAL, "the program needs %llu bytes, the slab has %llu",
                        (unsigned long long)program->slab_bytes, (unsigned long long)slab->n_bytes);
     dh_exec *e = calloc(1, sizeof *e);
-    if (!e) return dh_exec_no_memory(ctx);
+    if (!e) return dh_no_memory(ctx);
     e->device = device;
     e->program = program;
     e->slab = slab;
     e->comm = comm;
     e->arena = dh_arena_create();
-    const dh_status st = e->arena ? make_ready(ctx, e) : dh_exec_no_memory(ctx);
+    const dh_status st = e->arena ? make_ready(ctx, e) : dh_no_memory(ctx);
     if (st != DH_OK) {
         dh_exec_destroy(e);
         return st;

@@ -375,17 +375,12 @@ int64_t dh_host_streams_event_ns(const dh_streams *streams, uint32_t event)
 
 /* ---- making them ---------------------------------------------------------------------------- */
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for streams");
-}
-
 dh_status dh_host_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
                                  const dh_streams_spec *spec, dh_host_work work,
                                  dh_streams **streams)
 {
     host_streams *h = calloc(1, sizeof *h);
-    if (!h) return no_memory(ctx);
+    if (!h) return dh_no_memory(ctx);
     h->base = (dh_streams){*spec, slab, values};
     h->work = work;
     pthread_mutex_init(&h->lock, NULL);
@@ -398,7 +393,7 @@ dh_status dh_host_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
     h->event_ns = calloc((size_t)spec->n_events + 1, sizeof *h->event_ns);
     if (!h->entries || !h->events || !h->event_ns) {
         dh_host_streams_destroy(&h->base);
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     *streams = &h->base;
     return DH_OK;
@@ -448,7 +443,7 @@ dh_status dh_host_streams_issue(dh_ctx *ctx, dh_streams *streams, const dh_strea
     entry *c = &h->entries[command->id];
     DH_TRY(start_worker(ctx, s, (dh_stream)command->stream));
     for (uint32_t k = 0; k < command->n_parts; k++) {
-        if (!dh_vec_push(&s->queue, command->id)) return no_memory(ctx);
+        if (!dh_vec_push(&s->queue, command->id)) return dh_no_memory(ctx);
         h->events[command->event0 + k] = (point){s, (uint32_t)s->queue.n};
     }
     *c = (entry){.all = h, .command = *command, .done = (uint32_t)s->queue.n};

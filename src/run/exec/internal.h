@@ -65,9 +65,4 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *exec, dh_stream_command *c
 /* dh_watch.waiting */
 dh_status dh_exec_waiting(dh_ctx *ctx, void *user, uint32_t stream, int64_t waited_ns);
 
-static inline dh_status dh_exec_no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory preparing a program");
-}
-
 #endif

@@ -289,7 +289,7 @@ static dh_status fetch_offsets(dh_ctx *ctx, dh_exec *e, job *j, dh_stream_comman
     const size_t n_bytes = (size_t)j->n_offsets * sizeof(int64_t);
     int64_t *at = dh_exec_host_memory(e, 2 * n_bytes);
     dh_copy *fetches = DH_NEW_N(e->arena, dh_copy, 2);
-    if (!at || !fetches) return dh_exec_no_memory(ctx);
+    if (!at || !fetches) return dh_no_memory(ctx);
     for (int k = 0; k < 2; k++) {
         j->rows[k] = at + k * j->n_offsets;
         fetches[k] = (dh_copy){at + k * j->n_offsets, c->in[k + 1], n_bytes};
@@ -304,7 +304,7 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
     const dh_op *op = command->call->op;
     dh_comm_group *group = e->groups[op->group];
     job *j = DH_NEW(e->arena, job);
-    if (!j) return dh_exec_no_memory(ctx);
+    if (!j) return dh_no_memory(ctx);
     *j = (job){.exec = e,
                .instr = command->id,
                .by = e->linked_by[op->group],
@@ -314,7 +314,7 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
                .n = dh_comm_group_size(group),
                .me = dh_comm_group_index(group)};
     j->xfers = DH_NEW_N(e->arena, dh_comm_xfer, DH_MAX(2 * j->n, 4));
-    if (!j->xfers) return dh_exec_no_memory(ctx);
+    if (!j->xfers) return dh_no_memory(ctx);
     command->enqueue = enqueue;
     command->uncaptured = j->by->uncaptured;
     command->host_user = j;

@@ -89,7 +89,7 @@ dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
     const int64_t n = rows_of(c);
     load *l = DH_NEW(e->arena, load);
     dh_copy *copies = DH_NEW_N(e->arena, dh_copy, N_OUTPUTS);
-    if (!l || !copies) return dh_exec_no_memory(ctx);
+    if (!l || !copies) return dh_no_memory(ctx);
     l->exec = e;
     const int64_t n_whole = whole_sequence(&c->graph->dims);
     l->row = DH_NEW_N(e->arena, int32_t, n_whole + 1);
@@ -99,10 +99,10 @@ dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *e, dh_stream_command *command)
                               .samples = DH_NEW_N(e->arena, int64_t, n_whole)};
     if (!l->whole.tokens || !l->whole.targets || !l->whole.positions || !l->whole.samples ||
         !l->row)
-        return dh_exec_no_memory(ctx);
+        return dh_no_memory(ctx);
     const size_t n_bytes = (size_t)n * sizeof(int32_t);
     l->samples = dh_exec_host_memory(e, (size_t)n * sizeof(int64_t) + 3 * n_bytes);
-    if (!l->samples) return dh_exec_no_memory(ctx);
+    if (!l->samples) return dh_no_memory(ctx);
     l->tokens = (int32_t *)(l->samples + n);
     l->targets = l->tokens + n;
     l->positions = l->targets + n;

@@ -34,7 +34,7 @@ static dh_status slab_create(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     staged_slab *s = calloc(1, sizeof *s);
-    if (!s) return dh_fail(ctx, DH_ENOMEM, "out of memory for a slab");
+    if (!s) return dh_no_memory(ctx);
     const size_t usable = (size_t)(n_bytes + page - 1) / page * page;
     s->base.n_bytes = n_bytes;
     s->reserved = usable + page;

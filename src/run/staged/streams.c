@@ -360,16 +360,11 @@ int64_t staged_event_ns(const dh_streams *streams, uint32_t id)
 
 /* ---- making them ---------------------------------------------------------------------------- */
 
-static dh_status no_memory(dh_ctx *ctx)
-{
-    return dh_fail(ctx, DH_ENOMEM, "out of memory for streams");
-}
-
 dh_status staged_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
                                 const dh_streams_spec *spec, dh_streams **streams)
 {
     staged_streams *s = calloc(1, sizeof *s);
-    if (!s) return no_memory(ctx);
+    if (!s) return dh_no_memory(ctx);
     s->base = (dh_streams){*spec, slab, values};
     s->seed = dh_mix64(find_seed() + (uint64_t)(spec->log_rank + 1));
     s->n_threads = omp_get_max_threads();
@@ -380,7 +375,7 @@ dh_status staged_streams_create(dh_ctx *ctx, dh_slab *slab, dh_slab *values,
     s->events = calloc((size_t)spec->n_events + 1, sizeof *s->events);
     if (!s->entries || !s->events) {
         staged_streams_destroy(&s->base);
-        return no_memory(ctx);
+        return dh_no_memory(ctx);
     }
     *streams = &s->base;
     return DH_OK;
@@ -416,7 +411,7 @@ static dh_status make_room(dh_ctx *ctx, lane *l, const dh_call *c)
     l->n_withheld = n_bytes;
     l->withheld = aligned_alloc(DH_BUFFER_ALIGN, n_bytes);
     if (!l->withheld) l->n_withheld = 0;
-    return l->withheld ? DH_OK : no_memory(ctx);
+    return l->withheld ? DH_OK : dh_no_memory(ctx);
 }
 
 static dh_status start_lane(dh_ctx *ctx, lane *l, dh_stream name)
@@ -435,7 +430,7 @@ dh_status staged_issue(dh_ctx *ctx, dh_streams *streams, const dh_stream_command
     lane *l = &s->lanes[command->stream];
     DH_TRY(start_lane(ctx, l, (dh_stream)command->stream));
     DH_TRY(make_room(ctx, l, command->call));
-    if (!dh_vec_push(&l->queue, command->id)) return no_memory(ctx);
+    if (!dh_vec_push(&l->queue, command->id)) return dh_no_memory(ctx);
     s->entries[command->id].command = *command;
     for (uint32_t k = 0; k < command->n_parts; k++)
         s->events[command->event0 + k].stream = command->stream;

@@ -45,8 +45,7 @@ static dh_status is_known(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, b
 {
     mpi_known *known = &g->known;
     const uint64_t hash = hash_of(head);
-    if (2 * known->n >= known->cap && !grow(known))
-        return dh_fail(ctx, DH_ENOMEM, "no memory for the calls of group %s", g->base.name);
+    if (2 * known->n >= known->cap && !grow(known)) return dh_no_memory(ctx);
     uint64_t *place = place_of(known->table, known->cap, hash);
     *before = *place == hash;
     *place = hash;

@@ -28,7 +28,7 @@ static dh_status issue_one(dh_ctx *ctx, mpi_group *g, const dh_comm_head *head, 
 {
     if (!reserve_request(g)) {
         mpi_drop_requests(g);
-        return dh_fail(ctx, DH_ENOMEM, "no memory for messages of group %s", g->base.name);
+        return dh_no_memory(ctx);
     }
     bool creating = g->comm == MPI_COMM_NULL;
     MPI_Comm comm = creating ? ((mpi_world *)g->base.comm->world)->all : g->comm;

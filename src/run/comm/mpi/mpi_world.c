@@ -258,7 +258,7 @@ static dh_status make_world(dh_ctx *ctx, const dh_comm_config *config, int size,
                             dh_comm_world **world)
 {
     mpi_world *w = calloc(1, sizeof *w);
-    if (!w) return dh_fail(ctx, DH_ENOMEM, "no memory for a world");
+    if (!w) return dh_no_memory(ctx);
     w->base.size = size;
     w->base.first_here = rank;
     w->base.n_here = 1;
@@ -380,13 +380,12 @@ static dh_status mpi_group_create(dh_ctx *ctx, dh_comm *comm, const dh_comm_grou
                                   dh_comm_group **group)
 {
     mpi_group *g = (mpi_group *)dh_comm_group_new(sizeof *g, comm, spec);
-    if (!g) return dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+    if (!g) return dh_no_memory(ctx);
     int tag = creation_tag(spec);
     MPI_Comm made = MPI_COMM_NULL;
     g->comm = MPI_COMM_NULL; /* members are met over the whole world */
     g->awaited = calloc((size_t)spec->n, sizeof *g->awaited);
-    dh_status st = g->awaited ? meet_members(ctx, g, tag)
-                              : dh_fail(ctx, DH_ENOMEM, "no memory for group %s", spec->name);
+    dh_status st = g->awaited ? meet_members(ctx, g, tag) : dh_no_memory(ctx);
     if (st == DH_OK) st = create_comm(ctx, g, tag, &made);
     if (st != DH_OK) {
         mpi_group_free(&g->base, false);
