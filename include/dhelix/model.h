@@ -105,8 +105,8 @@ typedef struct dh_model {
     double logit_softcap; /* c: logits are c tanh(logits / c); 0: as they are */
     double norm_eps;
     dh_act_kind act;
-    dh_rope rope;      /* all families but GPT-2 */
-    int64_t nth;       /* SmolLM 3, Gemma 3, OLMo 3: every n-th layer has rope_nth instead; 0: none */
+    dh_rope rope; /* all families but GPT-2 */
+    int64_t nth;  /* SmolLM 3, Gemma 3, OLMo 3: every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;  /* theta 0: no positions */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;

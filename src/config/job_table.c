@@ -108,7 +108,7 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
 #define FOR_ROPE .families = ~(unsigned)DH_FOR_GPT2
 #define FOR_WINDOW                                                                                 \
     .families = DH_FOR_MIXTRAL | DH_FOR_MISTRAL | DH_FOR_QWEN2 | DH_FOR_PHI3 | DH_FOR_QWEN3 |      \
-                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4 | DH_FOR_PHIMOE |     \
+                DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS | DH_FOR_LLAMA4 | DH_FOR_PHIMOE |   \
                 DH_FOR_OLMO3
 #define FOR_WINDOW_LAYERS                                                                          \
     .families = DH_FOR_QWEN2 | DH_FOR_QWEN3 | DH_FOR_GEMMA2 | DH_FOR_GEMMA3 | DH_FOR_GPT_OSS |     \

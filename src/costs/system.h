@@ -71,7 +71,7 @@ extern "C" {
       "zero 3: a block's parameters are gathered, and its gradients reduced, in as many "          \
       "messages as it has matrices, not in one")                                                   \
     X(FIRST_FLASH, "first-flash",                                                                  \
-      "attention of the first FlashAttention: 0.4 of an A100's peak forward, 0.3 backward; on "     \
+      "attention of the first FlashAttention: 0.4 of an A100's peak forward, 0.3 backward; on "    \
       "other devices 0.73 and 0.6 of the second version's speed")                                  \
     X(SECOND_FLASH, "second-flash",                                                                \
       "attention at most as fast as FlashAttention-2, which does not use Hopper's "                \

@@ -35,8 +35,8 @@ typedef struct dh_graph_spec {
     dh_build build; /* its model NULL: a program of its own, written by hand */
     dh_mesh mesh;
     dh_recompute_kind recompute;
-    dh_sharing sharing;  /* passes read moments and sequence */
-    double moe_room;     /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
+    dh_sharing sharing; /* passes read moments and sequence */
+    double moe_room;    /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_dispatch moe_dispatch; /* how rows travel to experts: flat or node */
     dh_tp_rows expert_rows;   /* what tensor-parallel ranks send of a row: whole or shared */
     bool fuse_gelu;           /* GEMMs apply GELU, and its gradient, to their result */

@@ -740,7 +740,8 @@ const char *dh_tp_rows_obstacle(const dh_graph_spec *spec)
     if (m->tp <= 1) return "one rank has whole experts (parallel.tp=1)";
     if (m->whole_experts) return "every one has experts of its own (parallel.expert_tp=1)";
     if (m->ep <= 1) return "every expert is on every rank (parallel.ep)";
-    if (spec->sharing.sequence == DH_SEQUENCE_WHOLE) return "every one has all tokens (parallel.sequence=false)";
+    if (spec->sharing.sequence == DH_SEQUENCE_WHOLE)
+        return "every one has all tokens (parallel.sequence=false)";
     return spec->build.model->width % m->tp ? "model.width does not divide by parallel.tp" : NULL;
 }
 
