@@ -299,8 +299,8 @@ static void shared_rows_train_alike(void **state)
     static const char *const cases[] = {
         TWO_A_NODE "moe.capacity=4",
         "parallel.dp=2 parallel.ep=2 parallel.tp=2 moe.mode=capacity moe.capacity=1",
-        "parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=4 moe.capacity=4 "
-        "moe.dispatch=node train.recompute=full strategy=dhelix",
+        ("parallel.dp=4 parallel.ep=4 parallel.tp=2 topology.ranks_per_node=4 moe.capacity=4 "
+         "moe.dispatch=node train.recompute=full strategy=dhelix"),
         "parallel.dp=2 parallel.ep=2 parallel.tp=4 moe.capacity=4 train.recompute=selective",
     };
     for (size_t i = 0; i < DH_COUNTOF(cases); i += test_stride(1, 3)) {
