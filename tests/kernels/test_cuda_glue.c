@@ -401,10 +401,12 @@ typedef struct layout {
     int64_t tp, cp, ep;
 } layout;
 
-static bool hands_on;  /* linear attention: states go from rank to rank */
-static bool balances;  /* biases of routers go by load */
-static dh_fp8 fp8;     /* of the graphs that are made next */
-static bool documents; /* of the graphs that are made next: rows of documents of 16 tokens */
+static bool hands_on;   /* linear attention: states go from rank to rank */
+static bool balances;   /* biases of routers go by load */
+static dh_fp8 fp8;      /* of the graphs that are made next */
+static bool documents;  /* of the graphs that are made next: rows of documents of 16 tokens */
+static double capacity; /* of the graphs that are made next: build.moe_capacity */
+static const dh_group_stages *nodes; /* of ep ranks: a token goes once to each node; NULL: flat */
 
 static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, dh_dtype dtype,
                       layout l)
@@ -414,6 +416,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     dh_build build = build_of(&c, model);
     if (mode == DH_MODE_TRAIN) build.seq = 32 / l.cp;
     build.documents = documents;
+    build.moe_capacity = capacity;
     build.fp8 = dtype == DH_BF16 ? fp8 : DH_FP8_OFF;
     build.linear_ring = hands_on;
     build.balances_routers = balances;
@@ -422,7 +425,7 @@ static void run_block(const dh_model *model, dh_block_kind kind, dh_mode mode, d
     assert_ok(&ctx, dh_graph_build(&ctx, &build, kind, &g));
     assert_ok(&ctx, dh_pass_context_parallel(&ctx, g, l.cp, l.cp - 1));
     assert_ok(&ctx, dh_pass_tensor_parallel(&ctx, g, shard));
-    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2, NULL));
+    assert_ok(&ctx, dh_pass_expert_parallel(&ctx, g, shard, 2, nodes));
     if (mode == DH_MODE_TRAIN) assert_ok(&ctx, dh_graph_differentiate(&ctx, g));
     run_graph(g);
     dh_graph_destroy(g);
@@ -523,6 +526,22 @@ static void run_families(void)
     balances = true;
     run_of(&latent, DH_BLOCK_LAYER);
     balances = false;
+}
+
+/* Four ranks on two nodes, dropless and with a capacity. */
+static void run_nodes(void)
+{
+    static const dh_group_stages two = {
+        .local = DH_GROUP_EP_NODE, .cross = DH_GROUP_EP_CROSS, .per_node = 2, .n_nodes = 2};
+    const dh_model model = preset("mixtral-tiny");
+    nodes = &two;
+    for (int limits = 0; limits < 2; limits++) {
+        capacity = limits * 1.5;
+        EACH_DTYPE(dtype)
+        run_block(&model, DH_BLOCK_LAYER, DH_MODE_TRAIN, dtype, (layout){1, 1, 4});
+    }
+    capacity = 0;
+    nodes = NULL;
 }
 
 static void run_linear_attention(void)
@@ -687,6 +706,7 @@ static void operators_compute_as_on_the_cpu(void **state)
     run_fp8("mixtral-tiny");
     spread = 0.25; /* scores stay small, of which softmax makes large differences */
     run_families();
+    run_nodes();
     run_linear_attention();
     spread = 1;
     EACH_DTYPE(dtype)
