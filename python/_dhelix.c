@@ -262,12 +262,18 @@ static dh_status tune_work(dh_ctx *ctx, call *c)
 {
     tune_args *a = c->args;
     dh_cluster *cluster = NULL;
-    dh_job *job;
-    DH_TRY(dh_tune_load(ctx, a->path, a->overrides.at, a->overrides.n, &job, &a->how.fixed));
-    dh_status st = a->cluster ? dh_cluster_find(ctx, a->cluster, &cluster) : DH_OK;
+    dh_job *job = NULL, *given;
+    char refused[sizeof ctx->message];
+    DH_TRY(dh_tune_load_given(ctx, a->path, a->overrides.at, a->overrides.n, a->how.devices, &given,
+                              refused, sizeof refused));
+    dh_status st = dh_tune_load(ctx, a->path, a->overrides.at, a->overrides.n, &job, &a->how.fixed);
+    if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
     a->how.cluster = cluster;
+    a->how.given = given;
+    a->how.given_refused = *refused ? refused : NULL;
     if (st == DH_OK) st = dh_describe_tune(ctx, job, &a->how, &c->out);
     dh_cluster_destroy(cluster);
+    dh_job_destroy(given);
     dh_job_destroy(job);
     return st;
 }

@@ -199,6 +199,17 @@ typedef struct dh_tune_options {
 DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                               size_t n_overrides, dh_job **job, unsigned *fixed);
 
+/* The job file as it stands, with overrides, on a number of devices: dh_tune_options.given. Other
+ * devices than its own become data-parallel ranks, more or fewer.
+ * in        devices: 0: those of the job
+ *           n: bytes of refused
+ * out       job: set only on DH_OK, the caller frees it; NULL where the job cannot be on so many
+ *           devices. refused: the reason then, else ""
+ * errors    DH_ENOMEM; with 0 devices as dh_job_load */
+DH_API dh_status dh_tune_load_given(dh_ctx *ctx, const char *path, const char *const *overrides,
+                                    size_t n_overrides, int64_t devices, dh_job **job,
+                                    char *refused, size_t n);
+
 /* Search.
  * in        job: its model, batch, sequence length, precision and all settings that are not
  *           searched

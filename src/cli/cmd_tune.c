@@ -125,40 +125,15 @@ static const dh_cli_option options[] = {
 
 /* ---- the job -------------------------------------------------------------------------------- */
 
-/* The job as it stands, and its ranks where the command line does not say how many. Other devices
- * than its own are of data-parallel ranks, more or fewer. */
-static dh_status load_given(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh_job **job)
-{
-    const char *all[2] = {"parallel.dp=auto"};
-    char ranks[48];
-    const size_t n = cli->set.n;
-    if (a->devices == 0) return dh_cli_load_job(ctx, cli, cli->args.at[0], 0, job);
-    if (dh_cli_load_job(ctx, cli, cli->args.at[0], a->devices, job) == DH_OK) return DH_OK;
-    dh_ctx_reset(ctx);
-    snprintf(ranks, sizeof ranks, "ranks=%lld", (long long)a->devices);
-    all[1] = ranks;
-    const char **overrides = calloc(n + 2, sizeof *overrides);
-    if (!overrides) return dh_no_memory(ctx);
-    for (size_t i = 0; i < n; i++) overrides[i] = cli->set.at[i];
-    memcpy(overrides + n, all, sizeof all);
-    const dh_status st = dh_job_load(ctx, cli->args.at[0], overrides, n + 2, job);
-    free(overrides);
-    return st;
-}
-
-/* A job that cannot be on so many devices is a row with its reason. Without --devices it says how
- * many, and has to be possible. refused: "" it is not; [cap] */
-static dh_status find_given(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh_job **job,
+/* The job as it stands, also for its ranks where the command line does not say how many. */
+static dh_status find_given(dh_ctx *ctx, dh_cli *cli, const tune_args *a, dh_job **job,
                             char *refused, size_t cap)
 {
-    *job = NULL;
-    *refused = '\0';
-    const dh_status st = load_given(ctx, cli, a, job);
-    if (st == DH_OK || a->devices == 0 || st == DH_ENOMEM) return st;
-    snprintf(refused, cap, "%s", ctx->message);
-    dh_ctx_reset(ctx);
-    *job = NULL;
-    return DH_OK;
+    DH_TRY(dh_tune_load_given(ctx, cli->args.at[0], cli->set.at, cli->set.n, a->devices, job,
+                              refused, cap));
+    const dh_status st = *job ? dh_cli_check_job_files(ctx, cli, *job) : DH_OK;
+    if (st != DH_OK) dh_job_destroy(*job);
+    return st;
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */

@@ -404,7 +404,7 @@ static dh_status read_alpaca(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
     if (!says_nothing(input)) {
         dh_str text = DH_STR_INIT;
         if (!json_is_string(said) || !json_is_string(input))
-            return dh_fail(ctx, DH_EFORMAT, "\"instruction\" or \"input\" is no text");
+            return dh_fail(ctx, DH_EFORMAT, "\"instruction\" and \"input\" must be text");
         dh_str_append(&text, json_string_value(said), json_string_length(said));
         dh_str_printf(&text, "\n\n");
         dh_str_append(&text, json_string_value(input), json_string_length(input));

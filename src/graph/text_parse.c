@@ -49,7 +49,7 @@ typedef struct reader {
     const char *at, *end, *line_start;
     uint32_t line;
     dh_graph *graph;
-    uint64_t dims_seen; /* bit i: field i was given */
+    bool dims_seen[DH_N_DIMS_FIELD + N_FORMER_DIM];
     int64_t former[N_FORMER_DIM];
     DH_VEC(late_ref) late;
     dh_graph_lines *lines;
@@ -311,8 +311,8 @@ static dh_status read_dims(reader *r)
         place where = place_of(r, r->at);
         uint32_t field = 0;
         DH_TRY(read_name(r, &set, &field));
-        if (r->dims_seen >> field & 1) return fail_at(r, where, "%s is given twice", names[field]);
-        r->dims_seen |= UINT64_C(1) << field;
+        if (r->dims_seen[field]) return fail_at(r, where, "%s is given twice", names[field]);
+        r->dims_seen[field] = true;
         DH_TRY(expect(r, '='));
         if (field < N)
             DH_TRY(read_field(r, &dh_dims_fields[field]));

@@ -140,6 +140,7 @@ dh_status tune_found_instead(dh_ctx *ctx, tune_found *f, size_t i, const dh_tune
 {
     tune_hints hints = {{0}};
     f->n_best--;
+    f->n_fit--; /* counts ranked rows, of which this is one in place of the other */
     memmove(&f->best[i], &f->best[i + 1], (f->n_best - i) * sizeof *f->best);
     memmove(&f->places[i], &f->places[i + 1], (f->n_best - i) * sizeof *f->places);
     return tune_found_estimate(ctx, f, row, TUNE_ESTIMATED, place, &hints);

@@ -73,3 +73,39 @@ dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrid
     if (st == DH_OK) *fixed = fixed_by(overrides, n_overrides);
     return st;
 }
+
+/* With two more overrides at most. */
+static dh_status load_with(dh_ctx *ctx, const char *path, const char *const *overrides, size_t n,
+                           const char *const *more, size_t n_more, dh_job **job)
+{
+    const char **all = calloc(n + n_more + 1, sizeof *all);
+    if (!all) return dh_no_memory(ctx);
+    for (size_t i = 0; i < n; i++) all[i] = overrides[i];
+    for (size_t i = 0; i < n_more; i++) all[n + i] = more[i];
+    const dh_status st = dh_job_load(ctx, path, all, n + n_more, job);
+    free(all);
+    return st;
+}
+
+dh_status dh_tune_load_given(dh_ctx *ctx, const char *path, const char *const *overrides,
+                             size_t n_overrides, int64_t devices, dh_job **job, char *refused,
+                             size_t n)
+{
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, refused);
+    DH_NEEDS_LIST(ctx, overrides, n_overrides);
+    char ranks[48];
+    const char *const more[] = {ranks, "parallel.dp=auto"};
+    snprintf(ranks, sizeof ranks, "ranks=%lld", (long long)devices);
+    *refused = '\0';
+    dh_status st = load_with(ctx, path, overrides, n_overrides, more, devices > 0, job);
+    if (st == DH_OK || devices == 0 || st == DH_ENOMEM) return st;
+    dh_ctx_reset(ctx);
+    st = load_with(ctx, path, overrides, n_overrides, more, 2, job);
+    if (st == DH_OK || st == DH_ENOMEM) return st;
+    snprintf(refused, n, "%s", ctx->message);
+    dh_ctx_reset(ctx);
+    *job = NULL;
+    return DH_OK;
+}

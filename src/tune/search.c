@@ -417,7 +417,7 @@ static dh_status prepare(search *s, dh_job *job)
     s->t.splits = dh_job_splits(job);
     s->t.own_split =
         s->t.splits || strcmp(job->layer_split, "*") == 0 ? s->no_split : job->layer_split;
-    s->t.searches_splits = !s->t.splits && !*s->t.own_split;
+    s->t.searches_splits = !s->t.splits && !*s->t.own_split && !(o->fixed & 1u << DH_TUNE_SPLIT);
     s->tune->memory_bytes = s->t.memory_bytes = dh_tune_device_bytes(o);
     DH_TRY(tune_found_init(ctx, &s->found, s->tune->arena,
                            DH_MAX(DH_MAX(o->n_rows, o->n_simulated), (size_t)1)));
@@ -500,13 +500,24 @@ static dh_status evaluate(search *s, dh_ctx *own, dh_tune_row *row)
     return sim.ctx.status == DH_OK ? DH_OK : dh_fail(own, sim.ctx.status, "%s", sim.ctx.message);
 }
 
+/* Whether a search over these values visits one; -1 in either: the setting is not searched. */
+static bool is_visited(const tune_numbers *values, int64_t value)
+{
+    bool is = value < 0 || values->n == 0 || values->at[0] < 0;
+    for (size_t i = 0; i < values->n; i++) is = is || values->at[i] == value;
+    return is;
+}
+
 /* It may be the best of what was asked for. */
 static void offer_given(search *s, const dh_tune_row *row)
 {
     const int64_t *at = row->config.at;
-    const bool asked = s->t.strategy_wanted[at[DH_TUNE_STRATEGY]] &&
-                       s->t.schedule_wanted[at[DH_TUNE_SCHEDULE]] && at[DH_TUNE_BUCKET] >= 0 &&
-                       (at[DH_TUNE_SPLIT] >= 0 || at[DH_TUNE_PP] == 1);
+    const bool asked =
+        s->t.strategy_wanted[at[DH_TUNE_STRATEGY]] && s->t.schedule_wanted[at[DH_TUNE_SCHEDULE]] &&
+        at[DH_TUNE_BUCKET] >= 0 && (at[DH_TUNE_SPLIT] >= 0 || at[DH_TUNE_PP] == 1) &&
+        is_visited(&s->t.zeros, at[DH_TUNE_ZERO]) &&
+        is_visited(&s->t.sequences, at[DH_TUNE_SEQUENCE]) &&
+        is_visited(&s->t.fusions, at[DH_TUNE_FUSE]) && is_visited(&s->t.posts, at[DH_TUNE_POST]);
     if (asked && row->fits && row->simulated_ns > 0) put_first(s, row);
 }
 

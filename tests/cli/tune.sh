@@ -34,7 +34,7 @@ says 'the job as given is not possible here'
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --set model.n_layers=27 \
     --set parallel.pp=4 --set parallel.tp=4 --set train.micro_batch=1 --strategies sequential \
     --schedules zb-v,interleaved-1f1b --verify 2 --json --quiet --write "$tmp/uneven.yaml"
-check 'no split is refused' test "$(grep -c 'layer_split\|layer split' "$tmp/out")" = 0
+same "$(json refused)" 0 'configurations whose split is refused'
 tuned=$(json simulated_ms)
 ok "$dhelix" simulate "$tmp/uneven.yaml" --cluster h100 --json
 same "$(json step_ms)" "$tuned" 'the uneven job that was written'

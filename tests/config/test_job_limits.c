@@ -158,7 +158,7 @@ static void stage_times_need_no_model(void **state)
         {"stages: {forward_ms: 0, input_ms: 1, weight_ms: 1}", "numbers above 0"},
         {"stages: {forward_ms: -1, input_ms: 1, weight_ms: 1}", "numbers above 0"},
         {"stages: {forward_ms: [1, x], input_ms: 1, weight_ms: 1}", "numbers above 0"},
-        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\nparallel: {tp: 2}", "cut a model"},
+        {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\nparallel: {tp: 2}", "divide a model"},
         {"stages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\nmodel: {n_layers: 2}",
          "give one of the two"},
     };

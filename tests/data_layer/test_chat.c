@@ -217,16 +217,17 @@ static void what_is_no_conversation_is_refused(void **state)
     assert_refused("{\"messages\": []}", "chatml", DH_EFORMAT, "no conversation");
     assert_refused("{\"messages\": [{\"content\": \"a\"}]}", "chatml", DH_EFORMAT, "no role");
     assert_refused("{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "chatml", DH_EFORMAT,
-                   "no text");
+                   "must be text");
     assert_refused("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "chatml",
                    DH_EUNSUPPORTED, "role \"tool\"");
     assert_refused("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}", "mistral",
                    DH_EUNSUPPORTED, "no place for a system message");
     assert_refused("{\"prompt\": \"a<|im_end|>\", \"completion\": \"b\"}", "chatml", DH_EINVAL,
                    "text of a special token");
-    assert_refused("{\"prompt\": [\"a\"], \"completion\": \"b\"}", "chatml", DH_EFORMAT, "no text");
+    assert_refused("{\"prompt\": [\"a\"], \"completion\": \"b\"}", "chatml", DH_EFORMAT,
+                   "must be text");
     assert_refused("{\"instruction\": \"a\", \"input\": 3, \"output\": \"b\"}", "chatml",
-                   DH_EFORMAT, "no text");
+                   DH_EFORMAT, "must be text");
     assert_refused("{\"instruction\": \"a\", \"response\": \"b\"}", "chatml", DH_EFORMAT,
                    "\"instruction\" and \"output\"");
     dh_ctx ctx = DH_CTX_INIT;

@@ -781,7 +781,7 @@ static void bare_token_files(void **state)
     assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EFORMAT,
                  "wider than uint16");
     path = write_file(f, "odd.bin", "abc", 3);
-    assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EFORMAT, "3 bytes");
+    assert_fails(&ctx, open_one(&ctx, path, (dh_dataset_spec){0}, &ds), DH_EFORMAT, "has 3");
 }
 
 static void faults_of_files_and_specs(void **state)
@@ -797,7 +797,7 @@ static void faults_of_files_and_specs(void **state)
         assert_fails(&ctx, open_one(&ctx, write_file(f, names[i], "", 0), spec, &ds), DH_EFORMAT,
                      "empty");
     assert_fails(&ctx, open_one(&ctx, write_file(f, "odd.u16", "abc", 3), spec, &ds), DH_EFORMAT,
-                 "3 bytes");
+                 "has 3");
     const char *path = write_file(f, "t.txt", "abc", 3);
     spec.part = DH_PART_VAL;
     assert_fails(&ctx, open_one(&ctx, path, spec, &ds), DH_EINVAL, "val_fraction is 0");

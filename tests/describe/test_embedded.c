@@ -137,6 +137,7 @@ static void tokenizers_without_pointers(void **state)
 static void plans_without_pointers(void **state)
 {
     dh_job *job = mesh_of(), *loaded;
+    char text[64];
     dh_simulate_result simulated;
     dh_tune *tune;
     unsigned fixed;
@@ -148,6 +149,9 @@ static void plans_without_pointers(void **state)
     REFUSED(dh_tune_load(&ctx, NULL, NULL, 0, &loaded, &fixed));
     REFUSED(dh_tune_load(&ctx, "a.yaml", NULL, 1, &loaded, &fixed));
     REFUSED(dh_tune_load(&ctx, "a.yaml", NULL, 0, &loaded, NULL));
+    REFUSED(dh_tune_load_given(&ctx, NULL, NULL, 0, 4, &loaded, text, sizeof text));
+    REFUSED(dh_tune_load_given(&ctx, "a.yaml", NULL, 1, 4, &loaded, text, sizeof text));
+    REFUSED(dh_tune_load_given(&ctx, "a.yaml", NULL, 0, 4, &loaded, NULL, 0));
     REFUSED(dh_tune_search(&ctx, NULL, NULL, &tune));
     REFUSED(dh_tune_search(&ctx, job, NULL, NULL));
     TAKEN(dh_tune_search(&ctx, job, NULL, &tune));

@@ -336,7 +336,8 @@ static void test_gradients_by_micro_batch(void **state)
     for (int64_t devices = 8; devices <= (test_is_thin() ? 8 : 16); devices *= 2) {
         setup s = open_setup(dense);
         dh_tune_options o = options_of(&s, devices);
-        o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH;
+        o.fixed = 1u << DH_TUNE_RECOMPUTE | 1u << DH_TUNE_CP | 1u << DH_TUNE_MICRO_BATCH |
+                  1u << DH_TUNE_SPLIT;
         o.strategies = "sequential";
         o.schedules = "1f1b";
         o.zeros = "2,3";
