@@ -152,6 +152,7 @@ static dh_status split_tensors(dh_ctx *ctx, pass *p, double room)
     for (size_t i = 0; i < p->to.graph->ops.n; i++)
         if (p->to.graph->ops.at[i].type == DH_OP_MOE_PERMUTE)
             p->own_rows = tensor(p, p->to.graph->ops.at[i].out[0])->shape[0];
+    DH_CHECK(p->capped || p->own_rows > 0, "experts without rows of their own");
     /* as many times the room as they were the rows: parts of columns lie one after another */
     for (uint32_t i = 0; !p->capped && i < p->to.graph->tensors.n; i++) {
         dh_tensor *t = tensor(p, i);

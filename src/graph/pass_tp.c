@@ -313,6 +313,7 @@ static void push_join(pass *p, const uint32_t *parts, int64_t n, uint32_t y)
     enum { MOST = 4 };
     uint32_t in[MOST] = {DH_NONE, DH_NONE, DH_NONE, DH_NONE};
     const int64_t each = (n + MOST - 1) / MOST;
+    if (!parts) return; /* p->to has failed */
     for (int64_t k = 0, at = 0; at < n && !p->to.failed; k++, at += each) {
         const int64_t n_here = DH_MIN(each, n - at);
         in[k] = parts[at];

@@ -378,6 +378,7 @@ static bool add_slot(maker *m, const timed *t)
     const dh_pipe_slot *slot = &s->slots[t->slot];
     dh_step_event e = event_of(m, DH_STEP_SLOT, t->rank, t->slot, NULL);
     int32_t gathers[2] = {-1, -1}, at;
+    DH_CHECK(slot->n_actions <= (int32_t)DH_COUNTOF(gathers), "a slot of too many actions");
     if (!add_gathers(m, t->rank, t->slot, gathers)) return false;
     for (int32_t k = 0; k < slot->n_actions; k++) {
         const dh_pipe_action *a = &slot->action[k];

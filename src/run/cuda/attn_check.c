@@ -48,7 +48,7 @@ static void lay_out(trial *t, int64_t D, dh_dtype results)
     t->s = dh_attn_packed(DH_BF16, BATCH, TOKENS, HEADS, KV_HEADS, D);
     t->s.o_dtype = t->s.g_dtype = results;
     t->n_bytes = 0;
-    const int64_t rows = BATCH * TOKENS, row = (HEADS + 2 * KV_HEADS) * D;
+    const int64_t rows = (int64_t)BATCH * TOKENS, row = (HEADS + 2 * KV_HEADS) * D;
     t->qkv = place(t, rows * row, DH_BF16);
     t->dout = place(t, rows * HEADS * D, DH_BF16);
     for (int side = 0; side < N_SIDES; side++) {
