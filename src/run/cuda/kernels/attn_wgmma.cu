@@ -75,18 +75,20 @@ template <int N> DEVICE void settle(halves<N> &h)
 /* ---- threads ---------------------------------------------------------------------------------
  */
 
-DEVICE bool is_copier()
+/* maybe_unused: the kernels are empty for devices without wgmma. */
+
+[[maybe_unused]] DEVICE bool is_copier()
 {
     return warp_id() >= MAKERS;
 }
 
-DEVICE bool is_first_copier()
+[[maybe_unused]] DEVICE bool is_first_copier()
 {
     return threadIdx.x == MAKERS * WARP;
 }
 
 /* One arrival a warp that makes products. */
-DEVICE void release(mbarrier *b)
+[[maybe_unused]] DEVICE void release(mbarrier *b)
 {
     __syncwarp();
     if (lane_id() == 0) barrier_arrive(b);
@@ -141,7 +143,7 @@ DEVICE void copy_forward(const dh_attn_shape &s, const forward_maps &maps, const
 }
 
 /* The rows of the thread's warpgroup. */
-DEVICE block_place group_of(const block_place &p)
+[[maybe_unused]] DEVICE block_place group_of(const block_place &p)
 {
     block_place mine = p;
     mine.row0 += warp_id() / GROUP_WARPS * GROUP_ROWS;
