@@ -88,8 +88,8 @@ typedef enum dh_grad_dtype { DH_GRAD_DTYPE_FLOAT32, DH_GRAD_DTYPE_COMPUTE } dh_g
 typedef enum dh_cp_grad_dtype { DH_CP_GRAD_COMPUTE, DH_CP_GRAD_FLOAT32 } dh_cp_grad_dtype;
 /* How rows travel to experts on other nodes: a copy for each expert, or one for each node. */
 typedef enum dh_dispatch { DH_DISPATCH_FLAT, DH_DISPATCH_NODE, DH_DISPATCH_AUTO } dh_dispatch;
-/* What tensor-parallel ranks with columns of the same experts send of a row: all have the whole one,
- * or each a share of its columns, which they gather where the experts are. */
+/* Rows of experts whose columns are on several tensor-parallel ranks. WHOLE: every such rank sends the
+ * whole row. SHARED: each sends a share of its columns, and the ranks gather them at the experts. */
 typedef enum dh_tp_rows { DH_TP_ROWS_WHOLE, DH_TP_ROWS_SHARED, DH_TP_ROWS_AUTO } dh_tp_rows;
 typedef enum dh_moe_mode { DH_MOE_DROPLESS, DH_MOE_CAPACITY } dh_moe_mode;
 
