@@ -111,7 +111,8 @@ static void add_pred(tracker *t, size_t first, uint32_t pred, uint32_t part)
             t->parts.at[i] = DH_MAX(t->parts.at[i], part);
             return;
         }
-    if (!dh_vec_push(&t->preds, pred) || !dh_vec_push(&t->parts, part)) t->failed = true;
+    /* The part first: each operator that counts has one, also where memory runs out. */
+    if (!dh_vec_push(&t->parts, part) || !dh_vec_push(&t->preds, pred)) t->failed = true;
 }
 
 /* The part of what an access wrote after which another one may read it. */

@@ -426,13 +426,14 @@ static bool has_ends(const dh_tune_config *config)
            !dh_schedule_rows(&n)[config->at[DH_TUNE_SCHEDULE]]->planned;
 }
 
-/* The fastest split of a configuration, by estimates; *better has it where there is one. */
+/* The fastest split of a configuration, by estimates; *better has it where there is one. All share
+ * the outlines of the even split, which is estimated first. */
 static dh_status find_split(dh_ctx *ctx, tuner *t, const dh_tune_row *even, dh_tune_row *better)
 {
     const tune_limits none = {.step_ns = INFINITY};
+    double most_ns = INFINITY;
     *better = *even;
-    better->step_ns = even->step_ns * (1 - SPLIT_GAIN);
-    for (int64_t split = 1; split < TUNE_N_SPLITS; split++) {
+    for (int64_t split = 0; split < TUNE_N_SPLITS; split++) {
         dh_tune_row row = {.config = even->config, .why = ""};
         tune_outcome outcome;
         row.config.at[DH_TUNE_SPLIT] = split;
@@ -442,7 +443,10 @@ static dh_status find_split(dh_ctx *ctx, tuner *t, const dh_tune_row *even, dh_t
             continue;
         }
         DH_TRY(st);
-        if (outcome == TUNE_ESTIMATED && row.fits && row.step_ns < better->step_ns) *better = row;
+        if (split == 0) most_ns = row.step_ns * (1 - SPLIT_GAIN);
+        if (outcome != TUNE_ESTIMATED || !row.fits || row.step_ns >= most_ns) continue;
+        *better = row;
+        most_ns = row.step_ns;
     }
     return DH_OK;
 }
@@ -461,8 +465,9 @@ static dh_status split_best(dh_ctx *ctx, exploration *x)
         dh_tune_row better;
         size_t at = 0;
         if (!has_ends(&rows[i].config)) continue;
-        if ((st = tune_enter(ctx, t, &rows[i].config)) == DH_OK)
-            st = find_split(ctx, t, &rows[i], &better);
+        st = tune_begin_anew(ctx, t);
+        if (st == DH_OK) st = tune_enter(ctx, t, &rows[i].config);
+        if (st == DH_OK) st = find_split(ctx, t, &rows[i], &better);
         if (st != DH_OK || better.config.at[DH_TUNE_SPLIT] == 0) continue;
         while (memcmp(&f->best[at].config, &rows[i].config, sizeof rows[i].config) != 0) at++;
         st = tune_found_instead(ctx, f, at, &better, INT64_MAX - (int64_t)(n - i));

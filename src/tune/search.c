@@ -489,6 +489,7 @@ static dh_status evaluate(search *s, dh_ctx *own, dh_tune_row *row)
     tune_outcome outcome;
     if (known) *row = *known;
     if (known) return DH_OK;
+    DH_TRY(tune_begin_anew(own, &s->t));
     DH_TRY(tune_enter(own, &s->t, &row->config));
     DH_TRY(tune_estimate(own, &s->t, &none, row, &outcome));
     if (s->options->n_simulated == 0) return DH_OK;

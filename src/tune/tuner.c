@@ -73,14 +73,17 @@ dh_status tune_tuner_init(dh_ctx *ctx, tuner *t, dh_job *job)
     return t->options->cluster ? find_costs(ctx, t) : DH_OK;
 }
 
-/* Tables begin anew with {0}. */
+static void empty(dh_table *table)
+{
+    dh_table_fini(table);
+    *table = (dh_table){0};
+}
+
 static void give_up(tuner *t)
 {
-    dh_table *tables[] = {&t->decided, &t->blocks, &t->times};
-    for (size_t i = 0; i < DH_COUNTOF(tables); i++) {
-        dh_table_fini(tables[i]);
-        *tables[i] = (dh_table){0};
-    }
+    empty(&t->decided);
+    empty(&t->blocks);
+    empty(&t->times);
     for (size_t i = 0; i < t->all_blocks.n; i++) tune_blocks_fini(t->all_blocks.at[i]);
     t->all_blocks.n = 0;
     dh_arena_destroy(t->group);
@@ -93,6 +96,13 @@ dh_status tune_forget(dh_ctx *ctx, tuner *t)
     for (int s = DH_SEQUENCE_SPLIT; s <= DH_SEQUENCE_WHOLE; s++)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) tune_memo_forget(&t->memo[s][i], t->group);
     return t->group ? DH_OK : dh_no_memory(ctx);
+}
+
+dh_status tune_begin_anew(dh_ctx *ctx, tuner *t)
+{
+    empty(&t->outlines);
+    empty(&t->programs);
+    return tune_forget(ctx, t);
 }
 
 void tune_tuner_fini(tuner *t)

@@ -351,6 +351,10 @@ void tune_tuner_fini(tuner *t);
  * same when they are made again.
  * errors    DH_ENOMEM */
 dh_status tune_forget(dh_ctx *ctx, tuner *t);
+/* Forgets outlines too. What is estimated next depends on nothing that this thread estimated before:
+ * where several threads work, what each has seen is chance.
+ * errors    DH_ENOMEM */
+dh_status tune_begin_anew(dh_ctx *ctx, tuner *t);
 
 /* The job's system with a recomputation. errors: DH_EMISSING */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);

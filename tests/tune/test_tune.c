@@ -611,6 +611,37 @@ static void test_the_job_as_given(void **state)
     close_setup(&s);
 }
 
+/* Whatever was searched before it on this thread, which other threads make chance. */
+static void test_the_job_as_given_after_any_search(void **state)
+{
+    (void)state;
+    static const char *const searched[] = {"sequential", "dhelix", "domino"};
+    setup s = open_setup(dense), given = open_setup(dense);
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_tune_options o = options_of(&s, 4);
+    o.fixed = 1u << DH_TUNE_MICRO_BATCH | 1u << DH_TUNE_RECOMPUTE;
+    o.n_simulated = 0;
+    o.n_threads = 1;
+    o.given = given.job;
+    given.job->ranks = 4;
+    given.job->tp = given.job->dp = 2;
+    given.job->nodes = given.job->ranks_per_node = 0;
+    given.job->strategy = "dhelix";
+    assert_ok(&ctx, dh_job_check(&ctx, given.job));
+    dh_tune_row first = {.why = ""};
+    for (size_t i = 0; i < DH_COUNTOF(searched); i++) {
+        o.strategies = searched[i];
+        dh_tune *t = search(&s, &o);
+        assert_null(t->given_refused);
+        if (i == 0) first = t->given;
+        assert_true(t->given.step_ns == first.step_ns);
+        assert_int_equal(t->given.memory.peak_bytes, first.memory.peak_bytes);
+        dh_tune_destroy(t);
+    }
+    close_setup(&given);
+    close_setup(&s);
+}
+
 /* What a best configuration has in common with no measured step is said; rows of the table name
  * what there is. */
 static void test_what_was_not_measured(void **state)
@@ -920,6 +951,7 @@ int main(void)
         cmocka_unit_test(test_ends_with_fewer_layers_win),
         cmocka_unit_test(test_memory_is_that_of_the_system),
         cmocka_unit_test(test_the_job_as_given),
+        cmocka_unit_test(test_the_job_as_given_after_any_search),
         cmocka_unit_test(test_what_was_not_measured),
         cmocka_unit_test(test_what_was_measured_exists),
         cmocka_unit_test(test_estimates_rank_like_the_simulator),
