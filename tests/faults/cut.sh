@@ -1,15 +1,14 @@
 # The power goes at any moment, and what was not synced is lost: what is found afterwards is whole,
 # and a run goes on to where it would have ended.
 #   bash tests/faults/cut.sh DHELIX CUT_LIBRARY [--full]
-# Without --full, names as they are at about 8 moments of every command, 4 without DHELIX_TEST_DEEP.
+# Without --full, at about 32 moments of every command what its names say late, and at 4 early.
 # A command runs once: its disk is copied as it would be found at every moment.
 library=$2
 full=${3:-}
 . tests/cli/lib.sh "$1"
-per_command=8
-meshes=('' parallel.dp=2 checkpoint.async=true 'parallel.dp=2 checkpoint.async=true')
-deep || per_command=4 meshes=('' 'parallel.dp=2 checkpoint.async=true')
-[ "$full" != --full ] || per_command=1000000
+most_late=32 most_early=4
+meshes=('' 'parallel.dp=2 checkpoint.async=true')
+[ "$full" != --full ] || most_late=1000000 most_early=1000000 meshes+=(parallel.dp=2 checkpoint.async=true)
 export OMP_NUM_THREADS=1
 disk=$tmp/disk found=$tmp/found
 beside_it= # a library that is loaded too, behind the one that cuts
@@ -27,16 +26,17 @@ run_and_cut() { # command...
 
 # Disks that are alike are judged once.
 at_any_moment() { # name, what judges the disk that is found, command...
-    local name=$1 judge=$2 n_calls stride model n content
+    local name=$1 judge=$2 n_calls stride model n content first most
     shift 2
     run_and_cut "$@"
     n_calls=$(sed -n 's/calls //p' "$tmp/report")
     check "$name changes files" test "$n_calls" -gt 0
     for model in late early; do
         local -A seen=()
-        stride=1
-        if [ $model = early ]; then stride=$(((n_calls + per_command - 1) / per_command)); fi
-        for ((n = 1; n <= n_calls; n += stride)); do
+        most=most_$model
+        stride=$(((n_calls + most - 1) / most))
+        first=true
+        for ((n = 1 + (n_calls - 1) % stride; n <= n_calls; n += stride)); do # with the last
             content=$(tar -C "$tmp/cuts/$n.$model" --sort=name --mtime=@0 -cf - . | cksum)
             [ -z "${seen[$content]:-}" ] || continue
             seen[$content]=1
@@ -44,6 +44,7 @@ at_any_moment() { # name, what judges the disk that is found, command...
             mv "$tmp/cuts/$n.$model" "$found"
             moment="$name, change $n, $model names"
             $judge
+            first=false
         done
         echo "$name, $model names: $n_calls changes, cut at every ${stride}th: ${#seen[@]} different disks"
     done
@@ -124,7 +125,7 @@ never_less_of_it() {
     ok "${library%/*}/same_step" read "$found/run"
     sample=$(cut -d ' ' -f 2 "$tmp/out")
     n_checks=$((n_checks + 1))
-    [ "$model" = late ] || [ "$n" -gt 1 ] || newest=0
+    if $first; then newest=0; fi
     [ "${sample:-0}" -ge "$newest" ] || fail "$moment: the newest checkpoint is of sample $sample, after $newest"
     [ "$n" -lt "$n_calls" ] || same "$sample" 3 "$moment: the last one"
     newest=$sample
@@ -132,7 +133,6 @@ never_less_of_it() {
 }
 for error in '' EINVAL ENOSYS; do
     beside_it=${error:+$plain}
-    newest=0
     export DH_PLAIN_ERROR=$error
     at_any_moment "same step, ${error:-exchanged}" never_less_of_it "${library%/*}/same_step" write "$disk/run"
 done

@@ -2,18 +2,17 @@
 # fails, or does its work all the same; nothing is lost, nothing stays allocated.
 #   bash tests/faults/nth.sh DHELIX NTH_LIBRARY [--paths | --full] [COMMAND]
 # With --full every call fails; with --paths, of the calls that the same chain of functions makes,
-# the first; without, that of every 16th chain, and of every 64th without DHELIX_TEST_DEEP.
+# the first; without, that of every 64th chain, and of every 8th where faults were found before.
 #
 # A command runs once for each kind: at every call that is to fail a copy of the process is made, in
 # which it fails. A call made beside other threads, which no copy has, takes a run of its own.
 library=$2
 . tests/cli/lib.sh "$1"
 shift 2
-calls=paths:16 closely=paths:1 # closely: where faults were found
-[ -n "${DHELIX_TEST_DEEP:-}" ] || calls=paths:64 closely=paths:4
+calls=paths:64 closely=paths:8 rarely=paths:1024 # closely: where faults were found; rarely: each call a run
 case ${1:-} in
---paths) calls=paths:1 && shift ;;
---full) calls=each closely=each && shift ;;
+--paths) calls=paths:1 closely=paths:1 rarely=paths:16 && shift ;;
+--full) calls=each closely=each rarely=paths:1 && shift ;;
 esac
 only=${1:-}
 export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 # the limit holds where the program asks for more
@@ -166,8 +165,10 @@ each_call table
 } >"$tmp/gemm.csv"
 words=("$dhelix" calibrate "$tmp/gemm.csv" --like a40)
 each_call calibrate
-words=("$dhelix" tune "$tmp/job.yaml" --cluster a40 --set ranks=2 --json)
+words=("$dhelix" tune "$tmp/job.yaml" --cluster a40 --set ranks=2 --threads 1 --json)
 each_call tune
+words[-2]=2
+calls=$rarely each_call tune_threads
 words=("$dhelix" plan "$tmp/job.yaml")
 each_call plan
 words=("$dhelix" plan "$tmp/job.yaml" --export json)
@@ -221,7 +222,7 @@ ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/beside" "${beside[@]}
 words=("$dhelix" convert "$tmp/beside" "$disk/made")
 each_call convert_lora
 words=("$dhelix" convert "$tmp/whole" "$disk/made")
-calls=each each_call convert # some few of its calls once gave other digits
+calls=$closely each_call convert # some few of its calls once gave other digits
 # A model that is replaced: the former or the new one, and somebody's file, in its place or beside it; also
 # on a file system that knows plain renames only.
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/other" --set train.steps=1 --set train.seed=5
