@@ -4,10 +4,10 @@
 #   ./test.sh            release tests; the shorter ones again under address+undefined and thread
 #                        sanitizers
 #   ./test.sh --quick    release tests only
-#   ./test.sh --ci       also those labelled "deep", all cases of every suite in the release build, those
-#                        labelled "long" under sanitizers, and fuzzing, 10 s a target
-#   ./test.sh --full     also the tests labelled "full", all cases under sanitizers too, fresh seeds,
-#                        5 minutes of fuzzing a target
+#   ./test.sh --ci       also those labelled "deep", every published table, those labelled "long" under
+#                        sanitizers, and fuzzing, 10 s a target
+#   ./test.sh --full     also the tests labelled "full", all cases of every suite, fresh seeds, 5 minutes
+#                        of fuzzing a target
 #   ./test.sh --no-install   do not install missing packages
 #
 # Logs lie in build/. The last line counts what passed and failed; the exit
@@ -33,7 +33,8 @@ skip_labels='^(full|deep)$'
 skip_sanitized='^(full|deep|long)$'
 if $ci; then
     skip_labels='^full$'
-    skip_sanitized=$skip_labels
+    skip_sanitized='^(full|deep)$'
+    export DHELIX_TEST_TABLES=1
 fi
 # Under the address sanitizer; fuzzing replays its seeds under the same ones.
 skip_asan='^(install|browser)$'
@@ -44,15 +45,11 @@ skip_threads='^(mpi|same-threads)$'
 sanitized_tests=short_tests
 thread_tests=short_thread_tests
 if $ci || $full; then
-    export DHELIX_TEST_DEEP=1
     sanitized_tests=all
     thread_tests=thread_tests
 fi
-# Further cases of a suite reach the code that its others do: sanitizers, which take four times as
-# long, see them with --full only.
-sanitized_env=(env -u DHELIX_TEST_DEEP)
 if $full; then
-    sanitized_env=(env)
+    export DHELIX_TEST_DEEP=1
     fuzz_seconds=300
     skip_labels='^$'
     fuzz_seed=0 # a fresh one
@@ -72,11 +69,10 @@ count() { # passed, failed, what
 
 # run_ctest <preset> <ctest options>: run and count the tests of build/<preset>.
 run_ctest() {
-    local preset=$1 log=build/$1.ctest.log summary environment=()
+    local preset=$1 log=build/$1.ctest.log summary
     shift
-    [ "$preset" = release ] || environment=("${sanitized_env[@]}")
     # Three at a time keep two cores busy: some wait for a disk, a launcher or a timeout.
-    "${environment[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j 3 "$@" 2>&1 |
+    ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j 3 "$@" 2>&1 |
         tee "$log" | grep -vE '^ *Start' || true
     # "97% tests passed, 2 tests failed out of 70"
     summary=$(grep -E '^[0-9]+% tests passed' "$log" || true)

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Which lines of src/ the release tests run: those of a plain ./test.sh, or of ./test.sh --ci.
+# Which lines of src/ the release tests run: those of a plain ./test.sh, or with all cases.
 #
 #   scripts/coverage.sh         the tests of a plain run; then lines, share and the files least covered
-#   scripts/coverage.sh --ci    those that --ci adds on top of what was run before, and what they add
+#   scripts/coverage.sh --deep  the further cases and suites of ./test.sh --full, on top of what was run before
 #
-# Counters stay in build/coverage: --ci after a plain run runs only suites that have more to do.
+# Counters stay in build/coverage: --deep after a plain run runs only suites that have more to do.
 # About ten minutes each on two cores. Needs gcovr (installed when it is missing).
 source "$(dirname "$0")/env.sh"
 
-ci=false
+deep=false
 case ${1:-} in
     "") ;;
-    --ci) ci=true ;;
-    *) die "unknown option $1 (--ci)" ;;
+    --deep) deep=true ;;
+    *) die "unknown option $1 (--deep)" ;;
 esac
 command -v gcovr >/dev/null || apt-get install -y -qq gcovr >/dev/null
 export OMP_WAIT_POLICY=passive
@@ -26,15 +26,15 @@ lines() {
 }
 
 build coverage || exit 1
-if $ci; then
+if $deep; then
     export DHELIX_TEST_DEEP=1
-    # Suites that ask whether to leave cases out, and those that only --ci runs.
+    # Suites that ask whether to leave cases out, and those labelled deep.
     mapfile -t thin < <(grep -lE 'test_(is_short|is_thin|is_slow|takes|stride)|DHELIX_TEST_DEEP' -r tests --include='*.c' --include='*.sh' |
         sed -E 's|.*/||; s|\.[a-z]+$||' | grep -vE '^(dh_test|lib)$')
     pattern=$(IFS='|'; echo "${thin[*]}")
     ctest --test-dir build/coverage -LE '^full$' -R "$pattern|^cli_" -j 3 | tail -3
     ctest --test-dir build/coverage -L '^deep$' -LE '^full$' -j 3 | tail -3
-    lines ci
+    lines deep
 else
     find build/coverage -name '*.gcda' -delete
     ctest --test-dir build/coverage -LE '^(full|deep)$' -j 3 | tail -3

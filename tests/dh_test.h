@@ -44,8 +44,7 @@ enum { TEST_SANITIZED = 0 };
 #endif
 
 /* Whether a suite leaves out cases that are much like others of its own. Every one of them runs
- * with DHELIX_TEST_DEEP, which ./test.sh sets with --ci and --full, in builds without a sanitizer.
- */
+ * with DHELIX_TEST_DEEP, which ./test.sh sets with --full, in builds without a sanitizer. */
 static inline bool test_is_thin(void)
 {
     return TEST_SANITIZED || !getenv("DHELIX_TEST_DEEP");
