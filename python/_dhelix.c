@@ -410,6 +410,17 @@ static PyObject *clusters(PyObject *module, PyObject *args)
     return names;
 }
 
+static dh_status lists_work(dh_ctx *ctx, call *c)
+{
+    return dh_describe_lists(ctx, &c->out);
+}
+
+static PyObject *lists(PyObject *module, PyObject *args)
+{
+    call c = {.work = lists_work};
+    return run(module, &c);
+}
+
 static PyObject *version(PyObject *module, PyObject *args)
 {
     return PyUnicode_FromString(dh_version());
@@ -434,6 +445,7 @@ static PyMethodDef methods[] = {
      "sample(path, prompt, tokens, temperature, top_k, top_p, seed) -> text"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
+    {"lists", lists, METH_NOARGS, "lists() -> JSON"},
     {"version", version, METH_NOARGS, "version() -> text"},
     {NULL, NULL, 0, NULL}};
 

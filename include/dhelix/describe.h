@@ -17,6 +17,10 @@
 extern "C" {
 #endif
 
+/* All that `dhelix list` prints: models, clusters, strategies, schedules, devices, systems, settings
+ * and more. Each list is an array of flat objects with the same keys. */
+DH_API dh_status dh_describe_lists(dh_ctx *ctx, dh_str *json);
+
 /* A rank's programs: sizes, memory by use, and the settings that the job left open. The programs of
  * all ranks are built and verified together, and not run.
  * errors    DH_EVERIFY; DH_EINVAL a rank that the job has not, or a setting that cannot be used */

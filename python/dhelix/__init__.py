@@ -29,7 +29,7 @@ from .errors import (
     VerificationFailed,
 )
 from .job import Job
-from .machines import calibrate, clusters
+from .machines import calibrate, clusters, lists
 from .runs import metrics, sample
 
 __version__: str = _version()
@@ -52,6 +52,7 @@ __all__ = [
     "VerificationFailed",
     "calibrate",
     "clusters",
+    "lists",
     "metrics",
     "sample",
 ]

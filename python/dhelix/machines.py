@@ -1,4 +1,4 @@
-"""Hardware: the clusters that there are, and those that measurements tell of."""
+"""What there is to choose from, and clusters fitted to measurements."""
 
 import json
 import os
@@ -12,6 +12,15 @@ Path = Union[str, "os.PathLike[str]"]
 def clusters() -> List[str]:
     """Names of the clusters that come with the library, for ``cluster=``."""
     return _dhelix.clusters()
+
+
+def lists() -> Dict[str, List[Dict[str, Any]]]:
+    """What there is to choose from: the tables of ``dhelix list``, by their names.
+
+    ``models``, ``clusters``, ``strategies``, ``schedules``, ``devices``, ``systems``, ``settings`` and more.
+    Each is a list of flat dicts with the same keys, as ``pandas.DataFrame`` takes them.
+    """
+    return json.loads(_dhelix.lists())
 
 
 def calibrate(files: Sequence[Path], like: Path, out: Optional[Path] = None, *, devices: int = 0) -> Dict[str, Any]:

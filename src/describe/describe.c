@@ -9,6 +9,7 @@
 #include "describe/checked.h"
 #include "describe/grid.h"
 #include "describe/layer.h"
+#include "describe/lists.h"
 #include "describe/order.h"
 #include "describe/simulated.h"
 #include "describe/trained.h"
@@ -20,6 +21,12 @@ static dh_status check_peak(dh_ctx *ctx, double flops_per_s)
     return dh_fail(ctx, DH_EINVAL,
                    "a peak of %g FLOP/s: 0, for the cluster's, or more would be right",
                    flops_per_s);
+}
+
+dh_status dh_describe_lists(dh_ctx *ctx, dh_str *json)
+{
+    DH_NEEDS(ctx, json);
+    return dh_json_append(ctx, dh_lists_json(), json);
 }
 
 dh_status dh_describe_check(dh_ctx *ctx, const dh_job *job, int64_t rank, dh_str *json)

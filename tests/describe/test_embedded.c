@@ -159,6 +159,7 @@ static void plans_without_pointers(void **state)
     dh_tune_destroy(NULL);
     REFUSED(dh_tune_apply(&ctx, NULL, job));
     REFUSED(dh_tune_apply(&ctx, &config, NULL));
+    REFUSED(dh_describe_lists(&ctx, NULL));
     REFUSED(dh_describe_check(&ctx, NULL, 0, &out));
     REFUSED(dh_describe_check(&ctx, job, 0, NULL));
     REFUSED(dh_describe_plan(&ctx, NULL, NULL, &out));

@@ -328,9 +328,11 @@ class Training(Test):
 
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
-        functions = [dhelix.metrics, dhelix.sample, dhelix.clusters, dhelix.Job.__init__]
+        functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]
+        self.assertGreater(len(functions), 4)
+        functions.append(dhelix.Job.__init__)
         functions += [f for name, f in vars(dhelix.Job).items() if name[0] != "_"]
-        self.assertGreater(len(functions), 9)
+        self.assertGreater(len(functions), 14)
         for function in functions:
             hints = typing.get_type_hints(function)
             self.assertIn("return", hints, function)
@@ -345,6 +347,17 @@ class Package(unittest.TestCase):
         said = subprocess.run([os.environ["DHELIX"], "--version"], check=True, stdout=subprocess.PIPE).stdout
         self.assertEqual(said.decode().split()[1], dhelix.__version__)
         self.assertIn("a100", dhelix.clusters())
+
+    def test_lists(self):
+        lists = dhelix.lists()
+        self.assertEqual(list(lists), [row["name"] for row in program("list")])
+        for name in "models", "clusters", "strategies", "schedules", "systems", "settings", "tables":
+            self.assertEqual(lists[name], program("list", name))
+        self.assertIn("cpu", [row["name"] for row in lists["devices"]])
+        for name, rows in lists.items():
+            for row in rows:
+                self.assertEqual(list(row), list(rows[0]), name)
+                self.assertFalse([value for value in row.values() if isinstance(value, (list, dict))], name)
 
 
 if __name__ == "__main__":
