@@ -397,6 +397,44 @@ static PyObject *sample(PyObject *module, PyObject *args)
     return run(module, &c);
 }
 
+typedef struct eval_args {
+    const char *path;
+    texts data;
+    dh_describe_eval_options how;
+} eval_args;
+
+static dh_status eval_work(dh_ctx *ctx, call *c)
+{
+    const eval_args *a = c->args;
+    return dh_describe_eval(ctx, a->path, &a->how, &c->out);
+}
+
+static PyObject *evaluate(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    const char *dtype;
+    long long seq, batches, micro_batch, threads;
+    int special;
+    eval_args a = {.path = NULL};
+    call c = {.work = eval_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "sOzzpzLLLzsL", &a.path, &list, &a.how.tokenizer, &a.how.text_field,
+                          &special, &a.how.chat_template, &seq, &batches, &micro_batch, &a.how.base,
+                          &dtype, &threads))
+        return NULL;
+    a.how.special_tokens = special != 0;
+    a.how.seq = seq;
+    a.how.batches = batches;
+    a.how.micro_batch = micro_batch;
+    a.how.threads = threads;
+    a.how.dtype = dh_dtype_parse(dtype);
+    if (!take_texts(list, &a.data)) return NULL;
+    a.how.data = a.data.at;
+    a.how.n_data = a.data.n;
+    PyObject *text = run(module, &c);
+    drop_texts(&a.data);
+    return text;
+}
+
 /* ---- the module ----------------------------------------------------------------------------- */
 
 static PyObject *clusters(PyObject *module, PyObject *args)
@@ -443,6 +481,9 @@ static PyMethodDef methods[] = {
     {"train", train, METH_VARARGS, "train(job, progress, fresh, on_step) -> JSON"},
     {"sample", sample, METH_VARARGS,
      "sample(path, prompt, tokens, temperature, top_k, top_p, seed) -> text"},
+    {"evaluate", evaluate, METH_VARARGS,
+     "evaluate(path, data, tokenizer, text_field, special_tokens, chat_template, seq, batches, "
+     "micro_batch, base, dtype, threads) -> JSON"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"lists", lists, METH_NOARGS, "lists() -> JSON"},

@@ -7,6 +7,7 @@
 #define DHELIX_DESCRIBE_H
 
 #include "dhelix/cluster.h"
+#include "dhelix/dtype.h"
 #include "dhelix/export.h"
 #include "dhelix/growable.h"
 #include "dhelix/job.h"
@@ -92,6 +93,28 @@ typedef struct dh_describe_calibrate_options {
  * errors    DH_EFORMAT with file and line; DH_EMISSING no cluster `like`; DH_EINVAL; DH_EIO */
 DH_API dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_files,
                                        const dh_describe_calibrate_options *options, dh_str *json);
+
+typedef struct dh_describe_eval_options {
+    const char *const *data; /* texts, JSON lines or token files */
+    size_t n_data;
+    const char *tokenizer;     /* as dh_tokenizer_load takes it; NULL: the one beside the weights */
+    const char *text_field;    /* of JSON lines; NULL: text */
+    const char *chat_template; /* JSON lines are conversations, by this template, or "auto": the
+                                * run's, else the tokenizer's. NULL: they are texts */
+    const char *base;          /* of adapters: the weights they belong to; NULL: those they name */
+    int64_t seq;               /* tokens of a sequence; 0: the model's longest, at most 1024 */
+    int64_t batches;           /* micro-batches from the start of the data; 0: all */
+    int64_t micro_batch;       /* sequences computed together; 0: 1 */
+    int64_t threads;           /* 0: all cores */
+    dh_dtype dtype;            /* of computation: DH_F32 or DH_BF16 */
+    bool special_tokens;       /* texts of special tokens become those tokens */
+} dh_describe_eval_options;
+
+/* The loss of a trained model on given data, which are cut into sequences in file order.
+ * in        path: as dh_trained_open takes it
+ * errors    those of the model and of the data; DH_EINVAL an option out of its range */
+DH_API dh_status dh_describe_eval(dh_ctx *ctx, const char *path,
+                                  const dh_describe_eval_options *options, dh_str *json);
 
 /* Results of training. */
 DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,

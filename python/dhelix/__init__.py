@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import metrics, sample
+from .runs import evaluate, metrics, sample
 
 __version__: str = _version()
 
@@ -52,6 +52,7 @@ __all__ = [
     "VerificationFailed",
     "calibrate",
     "clusters",
+    "evaluate",
     "lists",
     "metrics",
     "sample",

@@ -1,12 +1,20 @@
-"""What runs leave: metrics, and models that continue a text."""
+"""What runs leave: metrics, and models that continue a text or are evaluated."""
 
 import json
 import os
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _dhelix
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+def _path(path: Optional[Path]) -> Optional[str]:
+    return None if path is None else os.fspath(path)
+
+
+def _paths(paths: Union[Path, Sequence[Path]]) -> List[str]:
+    return [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
 def metrics(run: Path) -> List[Dict[str, Any]]:
@@ -36,3 +44,34 @@ def sample(
     seed gives the same text; ``temperature=0`` always takes the likeliest token.
     """
     return _dhelix.sample(os.fspath(path), prompt, tokens, temperature, top_k, top_p, seed)
+
+
+def evaluate(
+    path: Path,
+    data: Union[Path, Sequence[Path]],
+    *,
+    tokenizer: Optional[Path] = None,
+    text_field: Optional[str] = None,
+    special_tokens: bool = False,
+    chat_template: Optional[str] = None,
+    seq: int = 0,
+    batches: int = 0,
+    micro_batch: int = 1,
+    base: Optional[Path] = None,
+    dtype: str = "f32",
+    threads: int = 0,
+) -> Dict[str, Any]:
+    """The loss of a trained model on ``data``: one or more texts, files of JSON lines or token files.
+
+    ``path`` is what :func:`sample` takes. The data are cut into sequences of ``seq`` tokens in file order (0:
+    the model's longest, at most 1024), of which ``micro_batch`` are computed together; ``batches`` of these
+    are evaluated (0: all). ``tokenizer`` is needed where there is none beside the weights. ``base`` are the
+    weights that adapters belong to (None: those that they name). With ``chat_template``, a name or ``auto``,
+    JSON lines are conversations, and the loss is that of their answers.
+
+    The result has ``loss``, ``perplexity`` (None where it is too large for a number), ``sequences``, ``tokens``,
+    and of texts ``bytes`` and ``bits_per_byte``.
+    """
+    words = (_path(tokenizer), text_field, special_tokens, chat_template)
+    sizes = (seq, batches, micro_batch)
+    return json.loads(_dhelix.evaluate(os.fspath(path), _paths(data), *words, *sizes, _path(base), dtype, threads))

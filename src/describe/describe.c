@@ -7,6 +7,7 @@
 #include "base/needs.h"
 #include "describe/calibrated.h"
 #include "describe/checked.h"
+#include "describe/evaluated.h"
 #include "describe/grid.h"
 #include "describe/layer.h"
 #include "describe/lists.h"
@@ -154,6 +155,18 @@ dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_
     if (st == DH_OK) st = dh_json_append(ctx, dh_calibrated_json(&calibrated, options), json);
     dh_calibrated_fini(&calibrated);
     return st;
+}
+
+dh_status dh_describe_eval(dh_ctx *ctx, const char *path, const dh_describe_eval_options *options,
+                           dh_str *json)
+{
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_eval_options, options);
+    DH_NEEDS_LIST(ctx, options->data, options->n_data);
+    dh_evaluated evaluated;
+    DH_TRY(dh_evaluated_make(ctx, path, options, &evaluated));
+    return dh_json_append(ctx, dh_evaluated_json(&evaluated), json);
 }
 
 dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,

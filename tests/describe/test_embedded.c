@@ -192,6 +192,10 @@ static void runs_without_pointers(void **state)
     dh_ctx without_data = DH_CTX_INIT; /* as far as it gets, with neither options nor result */
     assert_fails(&without_data, dh_train(&without_data, job, NULL, NULL), DH_EINVAL,
                  "data.train is not set");
+    const dh_describe_eval_options no_files = {.n_data = 1};
+    REFUSED(dh_describe_eval(&ctx, NULL, NULL, &out));
+    REFUSED(dh_describe_eval(&ctx, "a", NULL, NULL));
+    REFUSED(dh_describe_eval(&ctx, "a", &no_files, &out));
     REFUSED(dh_describe_train(&ctx, job, NULL, &out));
     REFUSED(dh_train_tokenizer(&ctx, NULL, &tok));
     REFUSED(dh_train_tokenizer(&ctx, job, NULL));
@@ -273,6 +277,10 @@ static void options_are_bounded(void **state)
     }
     const dh_describe_simulate_options peak = {.peak_flops_per_s = NAN};
     assert_fails(&ctx, dh_describe_simulate(&ctx, job, &peak, &out), DH_EINVAL, "peak of nan");
+    dh_ctx_reset(&ctx);
+    const char *data[] = {"a"};
+    const dh_describe_eval_options micro = {.data = data, .n_data = 1, .micro_batch = -1};
+    assert_fails(&ctx, dh_describe_eval(&ctx, "a", &micro, &out), DH_EINVAL, "micro_batch: -1");
     dh_ctx_reset(&ctx);
     assert_fails(&ctx, dh_sampler_init(&ctx, &sampler, INT64_MAX, 1, 0, 1, 1), DH_EINVAL,
                  "vocabulary");

@@ -326,6 +326,37 @@ class Training(Test):
                 dhelix.sample(self.out, "a", 1, temperature=value)
 
 
+class Models(Test):
+    """A model is trained once; what is made of it is compared with what the program makes."""
+
+    @classmethod
+    def setUpClass(cls):
+        pathlib.Path("model.yaml").write_text(SMALL, encoding="utf-8")
+        cls.run_folder = dhelix.Job("model.yaml", out="model.run").train(fresh=True)["out"]
+        cls.text = pathlib.Path("short.txt")
+        cls.text.write_text("ROMEO: what light\nthrough yonder window breaks?\n" * 8, encoding="utf-8")
+
+    def test_evaluate(self):
+        said = program("eval", self.run_folder, "--data", self.text, "--seq", 16, "--batches", 3, "--micro-batch", 2)
+        found = dhelix.evaluate(self.run_folder, self.text, seq=16, batches=3, micro_batch=2)
+        self.assertEqual(found, said)
+        self.assertEqual((found["sequences"], found["tokens"], found["bytes"]), (6, 96, 96))
+        self.assertEqual(found, dhelix.evaluate(self.run_folder, data=[self.text], seq=16, batches=3, micro_batch=2))
+        more = dhelix.evaluate(self.run_folder, [self.text, self.text], seq=16)
+        self.assertGreater(more["sequences"], 6)
+        for wrong, message in (
+            ({"data": []}, "data: no files"),
+            ({"dtype": "f16"}, "f32 or bf16"),
+            ({"micro_batch": -1}, "micro_batch: -1"),
+            ({"seq": 1 << 40}, "seq: "),
+        ):
+            with self.assertRaisesRegex(dhelix.InvalidInput, message) as caught:
+                dhelix.evaluate(self.run_folder, **{"data": self.text, **wrong})
+            self.assertNotIn("--", str(caught.exception))
+        with self.assertRaisesRegex(dhelix.Error, "nothing.txt"):
+            dhelix.evaluate(self.run_folder, "nothing.txt")
+
+
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
         functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]
