@@ -435,6 +435,30 @@ static PyObject *evaluate(PyObject *module, PyObject *args)
     return text;
 }
 
+typedef struct convert_args {
+    const char *path, *out;
+    dh_describe_convert_options how;
+} convert_args;
+
+static dh_status convert_work(dh_ctx *ctx, call *c)
+{
+    const convert_args *a = c->args;
+    return dh_describe_convert(ctx, a->path, a->out, &a->how, &c->out);
+}
+
+static PyObject *convert(PyObject *module, PyObject *args)
+{
+    const char *dtype;
+    int replace;
+    convert_args a = {.path = NULL};
+    call c = {.work = convert_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "ssszp", &a.path, &a.out, &dtype, &a.how.base, &replace))
+        return NULL;
+    a.how.dtype = dh_dtype_parse(dtype);
+    a.how.replace = replace != 0;
+    return run(module, &c);
+}
+
 /* ---- the module ----------------------------------------------------------------------------- */
 
 static PyObject *clusters(PyObject *module, PyObject *args)
@@ -484,6 +508,7 @@ static PyMethodDef methods[] = {
     {"evaluate", evaluate, METH_VARARGS,
      "evaluate(path, data, tokenizer, text_field, special_tokens, chat_template, seq, batches, "
      "micro_batch, base, dtype, threads) -> JSON"},
+    {"convert", convert, METH_VARARGS, "convert(path, out, dtype, base, replace) -> JSON"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"lists", lists, METH_NOARGS, "lists() -> JSON"},

@@ -116,6 +116,20 @@ typedef struct dh_describe_eval_options {
 DH_API dh_status dh_describe_eval(dh_ctx *ctx, const char *path,
                                   const dh_describe_eval_options *options, dh_str *json);
 
+typedef struct dh_describe_convert_options {
+    const char *base; /* of adapters: the weights they belong to; NULL: those they name */
+    dh_dtype dtype;   /* of the weights written: DH_F32 or DH_BF16 */
+    bool replace;     /* a model folder `out` is replaced; its other files stay */
+} dh_describe_convert_options;
+
+/* Write weights as a Hugging Face folder, which appears complete or not at all. Adapters are merged
+ * into the weights they belong to.
+ * in        path: as dh_trained_open takes it
+ * errors    DH_EINVAL `out` is there, or is read; DH_EMISSING a tensor; DH_EIO; what the weights
+ *           have */
+DH_API dh_status dh_describe_convert(dh_ctx *ctx, const char *path, const char *out,
+                                     const dh_describe_convert_options *options, dh_str *json);
+
 /* Results of training. */
 DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
                                    dh_str *json);

@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import evaluate, metrics, sample
+from .runs import convert, evaluate, metrics, sample
 
 __version__: str = _version()
 
@@ -53,6 +53,7 @@ __all__ = [
     "calibrate",
     "clusters",
     "evaluate",
+    "convert",
     "lists",
     "metrics",
     "sample",

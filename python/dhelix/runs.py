@@ -75,3 +75,17 @@ def evaluate(
     words = (_path(tokenizer), text_field, special_tokens, chat_template)
     sizes = (seq, batches, micro_batch)
     return json.loads(_dhelix.evaluate(os.fspath(path), _paths(data), *words, *sizes, _path(base), dtype, threads))
+
+
+def convert(
+    path: Path, out: Path, *, dtype: str = "f32", base: Optional[Path] = None, replace: bool = False
+) -> Dict[str, Any]:
+    """Write the weights of a run, or others, as a Hugging Face folder ``out``, with tokenizer where there is one.
+
+    ``path`` is what :func:`sample` takes; adapters are merged into the weights they belong to, ``base`` where
+    they do not name them. ``dtype`` of the written weights is ``f32`` or ``bf16``. ``replace`` replaces a model
+    folder; its other files stay. ``out`` appears complete or not at all.
+
+    The result has ``out``, ``tensors``, ``parameters``, ``tokenizer_files`` and ``tokenizer_for_transformers``.
+    """
+    return json.loads(_dhelix.convert(os.fspath(path), os.fspath(out), dtype, _path(base), replace))

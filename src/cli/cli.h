@@ -125,8 +125,6 @@ dh_status dh_cli_check_job_files(dh_ctx *ctx, const dh_cli *cli, const dh_job *j
 /* Nor is the job's file written over by the run in its `out`, unless a run was there. The other files
  * that a run reads are looked at where it starts. */
 dh_status dh_cli_check_run_folder(dh_ctx *ctx, const dh_cli *cli, const dh_job *job);
-/* The same of one of each (NULL: none). whole: whatever lies in folder `out` is replaced */
-dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool whole);
 
 /* ---- job.c ----------------------------------------------------------------------------- */
 

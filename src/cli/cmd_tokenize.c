@@ -115,9 +115,9 @@ static dh_status check_text(dh_ctx *ctx, void *user, const char *setting, const 
     const tokenize_args *a = user;
     dh_str path = DH_STR_INIT;
     (void)setting;
-    dh_status st = dh_cli_check_output(ctx, a->output, text, false);
+    dh_status st = dh_output_check(ctx, a->output, text, false);
     if (st == DH_OK) st = chars_path(ctx, a, &path);
-    if (st == DH_OK) st = dh_cli_check_output(ctx, path.text, text, false);
+    if (st == DH_OK) st = dh_output_check(ctx, path.text, text, false);
     dh_str_fini(&path);
     return st;
 }

@@ -4,20 +4,12 @@
 #include "cli/cli.h"
 #include "train/inputs.h"
 
-dh_status dh_cli_check_output(dh_ctx *ctx, const char *out, const char *in, bool whole)
-{
-    if (!out || !in || !dh_output_spoils(out, in, whole)) return DH_OK;
-    return dh_fail(ctx, DH_EINVAL,
-                   "%s is read, and writing %s would overwrite it: give the output another name",
-                   in, out);
-}
-
 /* A word, or the value of KEY=VALUE. */
 static dh_status check_word(dh_ctx *ctx, const char *out, const char *word)
 {
     const char *value = word ? strchr(word, '=') : NULL;
-    DH_TRY(dh_cli_check_output(ctx, out, word, false));
-    return value ? dh_cli_check_output(ctx, out, value + 1, false) : DH_OK;
+    DH_TRY(dh_output_check(ctx, out, word, false));
+    return value ? dh_output_check(ctx, out, value + 1, false) : DH_OK;
 }
 
 static dh_status check_list(dh_ctx *ctx, const char *out, const dh_cli_list *list)
@@ -50,7 +42,7 @@ static dh_status check_input(dh_ctx *ctx, void *user, const char *setting, const
 {
     const job_output *o = user;
     if (o->cli->command == &dh_command_profile && strcmp(setting, "profile") == 0) return DH_OK;
-    return dh_cli_check_output(ctx, o->out, path, false);
+    return dh_output_check(ctx, o->out, path, false);
 }
 
 static dh_status check_job(dh_ctx *ctx, const dh_cli *cli, const char *out, const void *job)
@@ -98,5 +90,5 @@ static bool holds_run(const char *dir)
 dh_status dh_cli_check_run_folder(dh_ctx *ctx, const dh_cli *cli, const dh_job *job)
 {
     if (holds_run(job->out_dir)) return DH_OK; /* its job.yaml is the run's own */
-    return dh_cli_check_output(ctx, job->out_dir, cli->args.at[0], false);
+    return dh_output_check(ctx, job->out_dir, cli->args.at[0], false);
 }

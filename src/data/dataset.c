@@ -496,11 +496,12 @@ dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len)
     for (size_t i = 0; i < ds->sources.n; i++) {
         const dh_source *s = &ds->sources.at[i];
         if (windows_of(s, seq_len) == 0)
-            return dh_fail(ctx, DH_EINVAL,
-                           "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld: "
-                           "give more text, or a shorter length (train.seq_len; --seq of eval)",
-                           s->name, ds->sources.n == 1 && ds->files.n > 1 ? " and others" : "",
-                           (long long)s->n_tokens, (long long)seq_len, (long long)seq_len + 1);
+            return dh_fail(
+                ctx, DH_EINVAL,
+                "%s%s: %lld tokens, but a sample of sequence length %lld needs %lld: "
+                "give more text, or a shorter length (train.seq_len; the option seq of eval)",
+                s->name, ds->sources.n == 1 && ds->files.n > 1 ? " and others" : "",
+                (long long)s->n_tokens, (long long)seq_len, (long long)seq_len + 1);
     }
     return DH_OK;
 }

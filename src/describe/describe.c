@@ -7,6 +7,7 @@
 #include "base/needs.h"
 #include "describe/calibrated.h"
 #include "describe/checked.h"
+#include "describe/converted.h"
 #include "describe/evaluated.h"
 #include "describe/grid.h"
 #include "describe/layer.h"
@@ -167,6 +168,18 @@ dh_status dh_describe_eval(dh_ctx *ctx, const char *path, const dh_describe_eval
     dh_evaluated evaluated;
     DH_TRY(dh_evaluated_make(ctx, path, options, &evaluated));
     return dh_json_append(ctx, dh_evaluated_json(&evaluated), json);
+}
+
+dh_status dh_describe_convert(dh_ctx *ctx, const char *path, const char *out,
+                              const dh_describe_convert_options *options, dh_str *json)
+{
+    DH_NEEDS(ctx, path);
+    DH_NEEDS(ctx, out);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_convert_options, options);
+    dh_converted converted;
+    DH_TRY(dh_converted_make(ctx, path, out, options, &converted));
+    return dh_json_append(ctx, dh_converted_json(out, &converted), json);
 }
 
 dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,

@@ -57,6 +57,14 @@ bool dh_output_spoils(const char *out, const char *in, bool whole)
     return part;
 }
 
+dh_status dh_output_check(dh_ctx *ctx, const char *out, const char *in, bool whole)
+{
+    if (!out || !in || !dh_output_spoils(out, in, whole)) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s is read, and writing %s would overwrite it: give the output another name",
+                   in, out);
+}
+
 /* ---- a job's inputs ------------------------------------------------------------------------- */
 
 /* Texts that are not there are the reader's to say. */

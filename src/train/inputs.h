@@ -9,6 +9,9 @@
  * reads the folder reads them, and whoever writes it writes them.
  * whole     all that lies in folder `out` is replaced, not only the files of a run */
 bool dh_output_spoils(const char *out, const char *in, bool whole);
+/* Refuses it. Either may be NULL: there is none.
+ * errors    DH_EINVAL with both names */
+dh_status dh_output_check(dh_ctx *ctx, const char *out, const char *in, bool whole);
 
 /* Every file and folder that a job reads, with the setting that names it; of patterns and folders of
  * texts the files, too. Stops at the first that is not DH_OK.

@@ -106,7 +106,7 @@ static dh_status open_adapters(dh_ctx *ctx, const char *base, dh_found *found)
         return dh_fail(
             ctx, DH_EMISSING,
             "%s has adapters of \"%s\", which is no file or folder here: give the weights "
-            "that they belong to with --base",
+            "that they belong to by the option base",
             found->path.text, found->base.len ? found->base.text : "");
     DH_TRY(dh_weights_open(ctx, found->base.text, &found->weights));
     /* A run's own config.json is of the model as it was trained. */
@@ -128,7 +128,8 @@ static dh_status open_weights(dh_ctx *ctx, const char *base, dh_found *found)
     if (base)
         return dh_fail(
             ctx, DH_EINVAL,
-            "--base belongs to adapters: leave it out, since %s has no " DH_ADAPTER_CONFIG, path);
+            "the option base belongs to adapters: leave it out, since %s has no " DH_ADAPTER_CONFIG,
+            path);
     DH_TRY(dh_weights_open(ctx, path, &found->weights));
     return dh_weights_model(ctx, found->weights, &found->model);
 }

@@ -213,7 +213,7 @@ static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
     if (!dh_path_exists(x->dir) || rmdir(x->dir) == 0) return DH_OK;
     if (!replace)
         return dh_fail(ctx, DH_EINVAL,
-                       "%s exists already; --replace replaces a model folder, or choose "
+                       "%s exists already; the option replace replaces a model folder, or choose "
                        "another",
                        x->dir);
     if (!holds(x, "config.json"))

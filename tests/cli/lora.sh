@@ -65,7 +65,7 @@ mkdir "$tmp/moved"
 sed 's#"base_model_name_or_path": ".*"#"base_model_name_or_path": "some/model"#' \
     tests/data/weights/lora-qwen2/adapter_config.json >"$tmp/moved/adapter_config.json"
 cp tests/data/weights/lora-qwen2/adapter_model.safetensors "$tmp/moved"
-fails 1 'which is no file or folder here: give the weights that they belong to with --base' "$dhelix" eval "$tmp/moved" --data $text --tokenizer bytes
+fails 1 'which is no file or folder here: give the weights that they belong to by the option base' "$dhelix" eval "$tmp/moved" --data $text --tokenizer bytes
 eval_of "$tmp/moved" --base $base
 ok "$dhelix" train "$tmp/job.yaml" --quiet --set out="$tmp/further" --set train.steps=1 \
     --set lora.init_from="$PWD/tests/data/weights/lora-qwen2" --set lora.targets=all-linear \

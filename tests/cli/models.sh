@@ -58,7 +58,7 @@ ok "$dhelix" eval "$tmp/hf" --data $tinystories --batches 16 --json
 same "$(json loss)" "$loss" 'loss after conversion'
 ok "$dhelix" sample "$tmp/hf" --tokenizer $llama --greedy --tokens 200
 check 'the greedy text after conversion' cmp "$tmp/out" $stories/expected_greedy_n200.txt
-fails 1 '--replace replaces a model folder' "$dhelix" convert $stories "$tmp/hf"
+fails 1 'the option replace replaces a model folder' "$dhelix" convert $stories "$tmp/hf"
 cp $llama "$tmp/hf/tokenizer.bin"
 ok "$dhelix" convert "$tmp/hf" "$tmp/hf16" --dtype bf16
 says 'a tokenizer that Transformers does not read'

@@ -44,7 +44,7 @@ for family in qwen2 qwen3 qwen3_moe phi3 mistral olmo2 olmo3 smollm3 gemma2 gemm
 done
 
 # A text that is shorter than a sample says what to change; the model's length is as long as a sample can be.
-fails 1 'give more text, or a shorter length (train.seq_len; --seq of eval)' \
+fails 1 'give more text, or a shorter length (train.seq_len; the option seq of eval)' \
     "$dhelix" eval "$tmp/qwen2" --data "$tmp/text" --seq 64
 ok "$dhelix" eval "$tmp/qwen2" --data "$tmp/text" --seq 16
 

@@ -196,6 +196,9 @@ static void runs_without_pointers(void **state)
     REFUSED(dh_describe_eval(&ctx, NULL, NULL, &out));
     REFUSED(dh_describe_eval(&ctx, "a", NULL, NULL));
     REFUSED(dh_describe_eval(&ctx, "a", &no_files, &out));
+    REFUSED(dh_describe_convert(&ctx, NULL, "b", NULL, &out));
+    REFUSED(dh_describe_convert(&ctx, "a", NULL, NULL, &out));
+    REFUSED(dh_describe_convert(&ctx, "a", "b", NULL, NULL));
     REFUSED(dh_describe_train(&ctx, job, NULL, &out));
     REFUSED(dh_train_tokenizer(&ctx, NULL, &tok));
     REFUSED(dh_train_tokenizer(&ctx, job, NULL));

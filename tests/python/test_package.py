@@ -357,6 +357,24 @@ class Models(Test):
             dhelix.evaluate(self.run_folder, "nothing.txt")
 
 
+    def test_convert(self):
+        found = dhelix.convert(self.run_folder, "model.hf", dtype="bf16")
+        self.assertEqual(found, program("convert", self.run_folder, "model.hf", "--dtype", "bf16", "--replace"))
+        self.assertEqual(found["out"], "model.hf")
+        self.assertTrue(found["tokenizer_for_transformers"])
+        self.assertTrue(pathlib.Path("model.hf/config.json").exists())
+        self.assertEqual(dhelix.convert(self.run_folder, "model.hf", replace=True)["tensors"], found["tensors"])
+        again = dhelix.evaluate("model.hf", self.text, seq=16)  # the bits of the run's model: f32
+        self.assertEqual(again["loss"], dhelix.evaluate(self.run_folder, self.text, seq=16)["loss"])
+        with self.assertRaisesRegex(dhelix.InvalidInput, "model.hf") as caught:
+            dhelix.convert(self.run_folder, "model.hf")
+        self.assertNotIn("--", str(caught.exception))
+        with self.assertRaisesRegex(dhelix.InvalidInput, "overwrite"):
+            dhelix.convert("model.hf", pathlib.Path("model.hf"), replace=True)
+        with self.assertRaisesRegex(dhelix.InvalidInput, "f32 or bf16"):
+            dhelix.convert(self.run_folder, "other.hf", dtype="f64")
+
+
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
         functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]
