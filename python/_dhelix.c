@@ -459,6 +459,39 @@ static PyObject *convert(PyObject *module, PyObject *args)
     return run(module, &c);
 }
 
+typedef struct tokenize_args {
+    texts files;
+    dh_describe_tokenize_options how;
+} tokenize_args;
+
+static dh_status tokenize_work(dh_ctx *ctx, call *c)
+{
+    const tokenize_args *a = c->args;
+    return dh_describe_tokenize(ctx, a->files.at, a->files.n, &a->how, &c->out);
+}
+
+static PyObject *tokenize(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    Py_ssize_t n_text = 0;
+    long long train_bpe;
+    int special, ids;
+    tokenize_args a = {.how = {.text = NULL}};
+    call c = {.work = tokenize_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "Ozz#zzpzpL", &list, &a.how.tokenizer, &a.how.text, &n_text,
+                          &a.how.output, &a.how.text_field, &special, &a.how.chat_template, &ids,
+                          &train_bpe))
+        return NULL;
+    a.how.n_text = (size_t)n_text;
+    a.how.special_tokens = special != 0;
+    a.how.ids = ids != 0;
+    a.how.train_bpe = train_bpe;
+    if (!take_texts(list, &a.files)) return NULL;
+    PyObject *text = run(module, &c);
+    drop_texts(&a.files);
+    return text;
+}
+
 /* ---- the module ----------------------------------------------------------------------------- */
 
 static PyObject *clusters(PyObject *module, PyObject *args)
@@ -509,6 +542,9 @@ static PyMethodDef methods[] = {
      "evaluate(path, data, tokenizer, text_field, special_tokens, chat_template, seq, batches, "
      "micro_batch, base, dtype, threads) -> JSON"},
     {"convert", convert, METH_VARARGS, "convert(path, out, dtype, base, replace) -> JSON"},
+    {"tokenize", tokenize, METH_VARARGS,
+     "tokenize(files, tokenizer, text, output, text_field, special_tokens, chat_template, ids, "
+     "train_bpe) -> JSON"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"lists", lists, METH_NOARGS, "lists() -> JSON"},

@@ -130,6 +130,26 @@ typedef struct dh_describe_convert_options {
 DH_API dh_status dh_describe_convert(dh_ctx *ctx, const char *path, const char *out,
                                      const dh_describe_convert_options *options, dh_str *json);
 
+typedef struct dh_describe_tokenize_options {
+    const char *tokenizer; /* as dh_tokenizer_load takes it, or "chars": of these texts */
+    const char *text;      /* in place of files; NULL: none */
+    size_t n_text;
+    const char *output;        /* token file of llm.c, or with train_bpe a folder; NULL: none */
+    const char *text_field;    /* of JSON lines; NULL: text */
+    const char *chat_template; /* JSON lines are conversations, by this template, or "auto": the
+                                * tokenizer's. NULL: they are texts */
+    int64_t train_bpe;         /* learn a tokenizer of as many tokens; 0: encode */
+    bool special_tokens;       /* texts of special tokens become those tokens */
+    bool ids;                  /* the document has the ids */
+} dh_describe_tokenize_options;
+
+/* Text to tokens: counted, written to a file, or as `ids`. Of conversations `learnt` and `last` have
+ * a value for each id: whether it is in the loss, and whether it ends its conversation. With
+ * train_bpe a tokenizer is learnt from the files instead.
+ * errors    those of the texts and of the tokenizer; DH_EINVAL options that do not go together */
+DH_API dh_status dh_describe_tokenize(dh_ctx *ctx, const char *const *files, size_t n_files,
+                                      const dh_describe_tokenize_options *options, dh_str *json);
+
 /* Results of training. */
 DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
                                    dh_str *json);

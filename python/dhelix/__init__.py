@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import convert, evaluate, metrics, sample
+from .runs import convert, evaluate, metrics, sample, tokenize
 
 __version__: str = _version()
 
@@ -57,4 +57,5 @@ __all__ = [
     "lists",
     "metrics",
     "sample",
+    "tokenize",
 ]

@@ -89,3 +89,29 @@ def convert(
     The result has ``out``, ``tensors``, ``parameters``, ``tokenizer_files`` and ``tokenizer_for_transformers``.
     """
     return json.loads(_dhelix.convert(os.fspath(path), os.fspath(out), dtype, _path(base), replace))
+
+
+def tokenize(
+    inputs: Union[Path, Sequence[Path]] = (),
+    tokenizer: Optional[Path] = None,
+    *,
+    text: Optional[str] = None,
+    output: Optional[Path] = None,
+    ids: bool = False,
+    text_field: Optional[str] = None,
+    special_tokens: bool = False,
+    chat_template: Optional[str] = None,
+    train_bpe: int = 0,
+) -> Dict[str, Any]:
+    """Turn ``text``, or the files ``inputs``, into tokens: counted, as ``ids``, or in the token file ``output``.
+
+    ``tokenizer`` is ``bytes``, ``chars`` (of these texts) or a path. With ``special_tokens`` texts of special
+    tokens become those tokens. With ``chat_template``, a name or ``auto``, JSON lines are conversations.
+    ``train_bpe`` learns a byte-level BPE tokenizer of so many tokens from files instead, in the folder ``output``.
+
+    The result has ``tokens``, ``vocab``, ``seconds``, ``tokens_per_s``, ``output`` and with ``ids=True`` the list
+    ``ids``; of conversations also ``learnt`` and ``last``, a value for each id. Of a learned tokenizer it has
+    ``vocab``, ``merges``, ``words``, ``seconds`` and ``output``.
+    """
+    how = (_path(output), text_field, special_tokens, chat_template, ids, train_bpe)
+    return json.loads(_dhelix.tokenize(_paths(inputs), _path(tokenizer), text, *how))

@@ -6,9 +6,8 @@
 
 #include "cli/cli.h"
 #include "data/chat.h"
-#include "data/dataset.h"
 #include "data/train_bpe.h"
-#include "train/inputs.h"
+#include "describe/tokenized.h"
 
 typedef struct tokenize_args {
     const char *tokenizer, *output, *text_field;
@@ -64,8 +63,6 @@ static const dh_cli_option options[] = {
             "prints each id and 1 where it is learnt, 0 where it is only read"},
 };
 
-enum { READ_TOKENS = 1 << 16 };
-
 /* ---- input ---------------------------------------------------------------------------------- */
 
 static bool from_stdin(const dh_cli *cli)
@@ -83,151 +80,37 @@ static dh_status read_stdin(dh_ctx *ctx, dh_str *text)
     return text->failed ? dh_no_memory(ctx) : DH_OK;
 }
 
-static dh_status open_tokenizer(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                                const dh_str *text, dh_tokenizer **tok)
+static dh_describe_tokenize_options options_of(const tokenize_args *a, const dh_str *text)
 {
-    if (strcmp(a->tokenizer, "chars") != 0) return dh_tokenizer_load(ctx, a->tokenizer, tok);
-    if (from_stdin(cli)) return dh_tokenizer_chars_from_text(ctx, text->text, text->len, tok);
-    return dh_dataset_chars(ctx, cli->args.at, cli->args.n, a->text_field, tok);
-}
-
-/* ---- what is written ------------------------------------------------------------------------ */
-
-/* Empty: none is written. */
-static dh_status chars_path(dh_ctx *ctx, const tokenize_args *a, dh_str *path)
-{
-    if (!a->output || !a->tokenizer || strcmp(a->tokenizer, "chars") != 0) return DH_OK;
-    dh_str_printf(path, "%s.chars.json", a->output);
-    return path->failed ? dh_no_memory(ctx) : DH_OK;
-}
-
-static dh_status save_chars(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok)
-{
-    dh_str path = DH_STR_INIT;
-    dh_status st = chars_path(ctx, a, &path);
-    if (st == DH_OK && path.len > 0) st = dh_tokenizer_save_chars(ctx, tok, path.text);
-    dh_str_fini(&path);
-    return st;
-}
-
-static dh_status check_text(dh_ctx *ctx, void *user, const char *setting, const char *text)
-{
-    const tokenize_args *a = user;
-    dh_str path = DH_STR_INIT;
-    (void)setting;
-    dh_status st = dh_output_check(ctx, a->output, text, false);
-    if (st == DH_OK) st = chars_path(ctx, a, &path);
-    if (st == DH_OK) st = dh_output_check(ctx, path.text, text, false);
-    dh_str_fini(&path);
-    return st;
-}
-
-/* The files of folders and patterns, and what is written beside the tokens. */
-static dh_status check_texts(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a)
-{
-    for (size_t i = 0; i < cli->args.n; i++)
-        DH_TRY(dh_each_text(ctx, "INPUT", cli->args.at[i], check_text, (void *)(uintptr_t)a));
-    return DH_OK;
+    return (dh_describe_tokenize_options){.tokenizer = a->tokenizer,
+                                          .text = text ? text->text ? text->text : "" : NULL,
+                                          .n_text = text ? text->len : 0,
+                                          .text_field = a->text_field,
+                                          .output = a->output,
+                                          .chat_template = a->template,
+                                          .special_tokens = a->special,
+                                          .train_bpe = a->train_bpe};
 }
 
 /* ---- encoding ------------------------------------------------------------------------------- */
 
-typedef struct tally {
-    int64_t tokens;
-    double seconds;
-} tally;
-
-static dh_status print_ids(dh_ctx *ctx, const int32_t *ids, size_t n)
+static dh_status print_ids(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
 {
     dh_str out = DH_STR_INIT;
+    (void)self;
     for (size_t i = 0; i < n; i++) dh_str_printf(&out, "%d\n", ids[i]);
     return dh_cli_print_str(ctx, &out);
-}
-
-static dh_status encode_text(dh_ctx *ctx, const tokenize_args *a, const dh_tokenizer *tok,
-                             const dh_str *text, tally *t)
-{
-    dh_ids ids = {0};
-    dh_status st = dh_tokenizer_encode(ctx, tok, text->text ? text->text : "", text->len,
-                                       a->special ? DH_ENCODE_SPECIAL : 0, &ids);
-    t->tokens = (int64_t)ids.n;
-    if (st == DH_OK && a->to_stdout) st = print_ids(ctx, ids.at, ids.n);
-    if (st == DH_OK && a->output)
-        st = dh_tokens_write_llmc(ctx, a->output, ids.at, ids.n, dh_tokenizer_vocab_size(tok));
-    dh_vec_fini(&ids);
-    return st;
-}
-
-typedef dh_status (*ids_sink)(dh_ctx *ctx, void *self, const int32_t *ids, size_t n);
-
-static dh_status each_part(dh_ctx *ctx, const dh_dataset *ds, ids_sink sink, void *self)
-{
-    int64_t total = dh_dataset_tokens(ds);
-    int32_t *ids = malloc(READ_TOKENS * sizeof *ids);
-    if (!ids) return dh_no_memory(ctx);
-    dh_status st = DH_OK;
-    for (int64_t at = 0; st == DH_OK && at < total; at += READ_TOKENS) {
-        int64_t n = DH_MIN(total - at, READ_TOKENS);
-        st = dh_dataset_read(ctx, ds, at, n, ids);
-        if (st == DH_OK) st = sink(ctx, self, ids, (size_t)n);
-    }
-    free(ids);
-    return st;
-}
-
-static dh_status print_part(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
-{
-    (void)self;
-    return print_ids(ctx, ids, n);
 }
 
 /* Of conversations: each id and whether it is learnt, an empty line behind the last of each. */
 static dh_status print_chats(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
 {
-    const tokenize_args *a = self;
     dh_str out = DH_STR_INIT;
-    for (size_t i = 0; a->to_stdout && i < n; i++)
+    (void)self;
+    for (size_t i = 0; i < n; i++)
         dh_str_printf(&out, "%d %d\n%s", ids[i] & DH_TOKEN_ID, !(ids[i] & DH_TOKEN_UNLEARNT),
                       ids[i] & DH_TOKEN_LAST ? "\n" : "");
-    return a->to_stdout ? dh_cli_print_str(ctx, &out) : DH_OK;
-}
-
-static dh_status find_chat(dh_ctx *ctx, const tokenize_args *a, const dh_chat **chat)
-{
-    *chat = NULL;
-    if (!a->template) return DH_OK;
-    if (strcmp(a->template, "auto") == 0) return dh_chat_of_tokenizer(ctx, a->tokenizer, chat);
-    return dh_chat_find(ctx, a->template, chat);
-}
-
-static dh_status open_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                            const dh_tokenizer *tok, dh_dataset **ds)
-{
-    dh_dataset_spec spec = {.files = cli->args.at,
-                            .n_files = cli->args.n,
-                            .tokenizer = tok,
-                            .text_field = a->text_field,
-                            .special_tokens = a->special,
-                            .order = DH_ORDER_SEQUENTIAL};
-    DH_TRY(find_chat(ctx, a, &spec.chat));
-    return dh_dataset_open(ctx, &spec, ds);
-}
-
-static dh_status encode_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                              const dh_tokenizer *tok, tally *t)
-{
-    dh_dataset *ds;
-    DH_TRY(open_files(ctx, cli, a, tok, &ds));
-    t->tokens = dh_dataset_tokens(ds);
-    dh_status st = DH_OK;
-    if (a->template)
-        st = each_part(ctx, ds, print_chats, (void *)(uintptr_t)a);
-    else if (a->to_stdout)
-        st = each_part(ctx, ds, print_part, NULL);
-    if (st == DH_OK && a->output)
-        st = dh_dataset_write_llmc(ctx, ds, a->output, dh_tokenizer_vocab_size(tok));
-    dh_dataset_close(ds);
-    return st;
+    return dh_cli_print_str(ctx, &out);
 }
 
 /* ---- decoding ------------------------------------------------------------------------------- */
@@ -236,7 +119,7 @@ static dh_status encode_files(dh_ctx *ctx, const dh_cli *cli, const tokenize_arg
 typedef struct decoder {
     const dh_tokenizer *tok;
     int32_t prev;
-    tally *tally;
+    dh_tokenized *tokenized;
 } decoder;
 
 static dh_status print_text(dh_ctx *ctx, void *self, const int32_t *ids, size_t n)
@@ -247,10 +130,11 @@ static dh_status print_text(dh_ctx *ctx, void *self, const int32_t *ids, size_t 
         const char *piece = dh_tokenizer_piece(d->tok, d->prev, ids[i], &n_bytes);
         if (!piece)
             return dh_fail(ctx, DH_EINVAL, "token %lld is %d; the tokenizer has %d tokens",
-                           (long long)d->tally->tokens, ids[i], dh_tokenizer_vocab_size(d->tok));
+                           (long long)d->tokenized->tokens, ids[i],
+                           dh_tokenizer_vocab_size(d->tok));
         DH_TRY(dh_cli_print(ctx, piece, n_bytes));
         d->prev = ids[i];
-        d->tally->tokens++;
+        d->tokenized->tokens++;
     }
     return DH_OK;
 }
@@ -268,53 +152,57 @@ static dh_status parse_ids(dh_ctx *ctx, char *text, dh_ids *ids)
     return DH_OK;
 }
 
-static dh_status decode(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                        const dh_tokenizer *tok, dh_str *text, tally *t)
+static dh_status decode_with(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, decoder *d,
+                             dh_str *text)
 {
-    decoder d = {tok, -1, t};
     if (!from_stdin(cli)) {
-        dh_dataset *ds;
-        DH_TRY(open_files(ctx, cli, a, NULL, &ds));
-        dh_status st = each_part(ctx, ds, print_text, &d);
-        dh_dataset_close(ds);
-        return st;
+        const dh_describe_tokenize_options how = options_of(a, NULL);
+        const dh_tokenize_input in = {cli->args.at, cli->args.n, &how, print_text, d};
+        return dh_tokens_each(ctx, &in);
     }
     dh_ids ids = {0};
     dh_status st = text->text ? parse_ids(ctx, text->text, &ids) : DH_OK;
-    if (st == DH_OK) st = print_text(ctx, &d, ids.at, ids.n);
+    if (st == DH_OK) st = print_text(ctx, d, ids.at, ids.n);
     dh_vec_fini(&ids);
+    return st;
+}
+
+static dh_status decode(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh_str *text,
+                        dh_tokenized *t)
+{
+    dh_tokenizer *tok;
+    DH_TRY(dh_tokenizer_load(ctx, a->tokenizer, &tok));
+    *t = (dh_tokenized){.vocab = dh_tokenizer_vocab_size(tok)};
+    decoder d = {tok, -1, t};
+    const int64_t start = dh_now_ns();
+    const dh_status st = decode_with(ctx, cli, a, &d, text);
+    t->seconds = (double)(dh_now_ns() - start) * 1e-9;
+    dh_tokenizer_destroy(tok);
     return st;
 }
 
 /* ---- learning ------------------------------------------------------------------------------- */
 
-static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                                const dh_learned_bpe *learned, double seconds)
+static dh_status report_learned(dh_ctx *ctx, const dh_cli *cli, const dh_tokenize_input *in,
+                                const dh_learned *learned)
 {
-    const size_t n = learned->vocab.pieces.n;
-    if (cli->json)
-        return dh_cli_print_json(ctx, json_pack("{sI sI sI sf ss}", "vocab", (json_int_t)n,
-                                                "merges", (json_int_t)learned->merges.n, "words",
-                                                (json_int_t)learned->n_words, "seconds", seconds,
-                                                "output", a->output));
+    if (cli->json) return dh_cli_print_json(ctx, dh_learned_json(in, learned));
     if (cli->quiet) return DH_OK;
     char took[32];
-    dh_cli_say("%zu tokens from %zu different words, %s -> %s", n, learned->n_words,
-               dh_format_ns(took, sizeof took, seconds * 1e9), a->output);
-    if ((int64_t)n < a->train_bpe) dh_cli_say("the texts have no more pairs that are there twice");
+    dh_cli_say("%zu tokens from %zu different words, %s -> %s", learned->vocab, learned->words,
+               dh_format_ns(took, sizeof took, learned->seconds * 1e9), in->how->output);
+    if ((int64_t)learned->vocab < in->how->train_bpe)
+        dh_cli_say("the texts have no more pairs that are there twice");
     return DH_OK;
 }
 
 static dh_status learn(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a)
 {
-    const int64_t start = dh_now_ns();
-    dh_learned_bpe learned;
-    DH_TRY(dh_bpe_learn(ctx, cli->args.at, cli->args.n, a->text_field, a->train_bpe, &learned));
-    dh_status st = dh_learned_bpe_save(ctx, &learned, a->output);
-    if (st == DH_OK)
-        st = report_learned(ctx, cli, a, &learned, (double)(dh_now_ns() - start) * 1e-9);
-    dh_learned_bpe_fini(&learned);
-    return st;
+    const dh_describe_tokenize_options how = options_of(a, NULL);
+    const dh_tokenize_input in = {.files = cli->args.at, .n_files = cli->args.n, .how = &how};
+    dh_learned learned;
+    DH_TRY(dh_tokenizer_learn(ctx, &in, &learned));
+    return report_learned(ctx, cli, &in, &learned);
 }
 
 static dh_status check_learning(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
@@ -332,39 +220,34 @@ static dh_status check_learning(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a
 /* ---- the command ---------------------------------------------------------------------------- */
 
 /* On stderr where stdout carries the ids or the text. */
-static dh_status report(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a,
-                        const dh_tokenizer *tok, const tally *t)
+static dh_status report(dh_ctx *ctx, const dh_cli *cli, const dh_tokenize_input *in,
+                        const dh_tokenized *t)
 {
-    double speed = t->seconds > 0 ? (double)t->tokens / t->seconds : 0;
-    if (cli->json)
-        return dh_cli_print_json(ctx, json_pack("{sI sI sf sf ss}", "tokens", (json_int_t)t->tokens,
-                                                "vocab", (json_int_t)dh_tokenizer_vocab_size(tok),
-                                                "seconds", t->seconds, "tokens_per_s", speed,
-                                                "output", a->output ? a->output : ""));
+    if (cli->json) return dh_cli_print_json(ctx, dh_tokenized_json(in, t));
+    const char *output = in->how->output;
     char took[32], rate[32];
     if (!cli->quiet)
         dh_cli_say("%lld tokens of a vocabulary of %d, %s, %s tokens/s%s%s", (long long)t->tokens,
-                   dh_tokenizer_vocab_size(tok), dh_format_ns(took, sizeof took, t->seconds * 1e9),
-                   dh_format_count(rate, sizeof rate, speed), a->output ? " -> " : "",
-                   a->output ? a->output : "");
+                   t->vocab, dh_format_ns(took, sizeof took, t->seconds * 1e9),
+                   dh_format_count(rate, sizeof rate, dh_tokenized_per_s(t)), output ? " -> " : "",
+                   output ? output : "");
     return DH_OK;
 }
 
 static dh_status work(dh_ctx *ctx, const dh_cli *cli, const tokenize_args *a, dh_str *text)
 {
-    if (from_stdin(cli)) DH_TRY(read_stdin(ctx, text));
-    dh_tokenizer *tok;
-    DH_TRY(open_tokenizer(ctx, cli, a, text, &tok));
-    tally t = {0};
-    int64_t start = dh_now_ns();
-    dh_status st = a->decode         ? decode(ctx, cli, a, tok, text, &t)
-                   : from_stdin(cli) ? encode_text(ctx, a, tok, text, &t)
-                                     : encode_files(ctx, cli, a, tok, &t);
-    t.seconds = (double)(dh_now_ns() - start) * 1e-9;
-    if (st == DH_OK) st = save_chars(ctx, a, tok);
-    if (st == DH_OK) st = report(ctx, cli, a, tok, &t);
-    dh_tokenizer_destroy(tok);
-    return st;
+    const bool streams = from_stdin(cli);
+    if (streams) DH_TRY(read_stdin(ctx, text));
+    const dh_describe_tokenize_options how = options_of(a, streams ? text : NULL);
+    const dh_tokenize_input in = {.files = streams ? NULL : cli->args.at,
+                                  .n_files = streams ? 0 : cli->args.n,
+                                  .how = &how,
+                                  .sink = !a->to_stdout ? NULL
+                                          : a->template ? print_chats
+                                                        : print_ids};
+    dh_tokenized t;
+    DH_TRY(a->decode ? decode(ctx, cli, a, text, &t) : dh_tokenized_make(ctx, &in, &t));
+    return report(ctx, cli, &in, &t);
 }
 
 static dh_status check_chats(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
@@ -384,7 +267,6 @@ static dh_status check_chats(dh_ctx *ctx, dh_cli *cli, const tokenize_args *a)
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tokenize_args *a = args;
-    DH_TRY(check_texts(ctx, cli, a));
     if (a->train_bpe) {
         DH_TRY(check_learning(ctx, cli, a));
         return learn(ctx, cli, a);

@@ -14,6 +14,7 @@
 #include "describe/lists.h"
 #include "describe/order.h"
 #include "describe/simulated.h"
+#include "describe/tokenized.h"
 #include "describe/trained.h"
 #include "describe/tuned.h"
 
@@ -180,6 +181,18 @@ dh_status dh_describe_convert(dh_ctx *ctx, const char *path, const char *out,
     dh_converted converted;
     DH_TRY(dh_converted_make(ctx, path, out, options, &converted));
     return dh_json_append(ctx, dh_converted_json(out, &converted), json);
+}
+
+dh_status dh_describe_tokenize(dh_ctx *ctx, const char *const *files, size_t n_files,
+                               const dh_describe_tokenize_options *options, dh_str *json)
+{
+    DH_NEEDS(ctx, json);
+    DH_NEEDS_LIST(ctx, files, n_files);
+    DH_OR_DEFAULTS(dh_describe_tokenize_options, options);
+    DH_NEEDS_LIST(ctx, options->text, options->n_text);
+    json_t *document = NULL;
+    DH_TRY(dh_tokenized_describe(ctx, files, n_files, options, &document));
+    return dh_json_append(ctx, document, json);
 }
 
 dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,

@@ -199,6 +199,8 @@ static void runs_without_pointers(void **state)
     REFUSED(dh_describe_convert(&ctx, NULL, "b", NULL, &out));
     REFUSED(dh_describe_convert(&ctx, "a", NULL, NULL, &out));
     REFUSED(dh_describe_convert(&ctx, "a", "b", NULL, NULL));
+    REFUSED(dh_describe_tokenize(&ctx, NULL, 1, NULL, &out));
+    REFUSED(dh_describe_tokenize(&ctx, NULL, 0, NULL, NULL));
     REFUSED(dh_describe_train(&ctx, job, NULL, &out));
     REFUSED(dh_train_tokenizer(&ctx, NULL, &tok));
     REFUSED(dh_train_tokenizer(&ctx, job, NULL));

@@ -375,6 +375,38 @@ class Models(Test):
             dhelix.convert(self.run_folder, "other.hf", dtype="f64")
 
 
+    def test_tokenize(self):
+        text = "Hello world"
+        said = dhelix.tokenize(text=text, tokenizer="bytes", ids=True)
+        self.assertEqual((said["ids"], said["vocab"]), (list(text.encode()), 256))
+        gpt2 = ROOT / "tests/data/tokenizers/gpt2"
+        self.assertEqual(dhelix.tokenize(text=text, tokenizer=gpt2, ids=True)["ids"], [15496, 995])
+        said = dhelix.tokenize(self.text, "chars", output="short.bin")
+        self.assertEqual(said["tokens"], self.text.stat().st_size)
+        mine, theirs = pathlib.Path("short.bin").read_bytes(), pathlib.Path("theirs.bin")
+        program("tokenize", self.text, "--tokenizer", "chars", "--output", theirs)
+        self.assertEqual(mine, theirs.read_bytes())
+        self.assertNotIn("ids", said)
+        learned = dhelix.tokenize([self.text], train_bpe=270, output="learned")
+        self.assertEqual(learned["vocab"], 270)
+        self.assertLess(dhelix.tokenize(self.text, "learned")["tokens"], said["tokens"])
+        pathlib.Path("chat.jsonl").write_text(
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n', encoding="utf-8"
+        )
+        chat = dhelix.tokenize("chat.jsonl", "bytes", chat_template="plain", ids=True)
+        self.assertEqual(len(chat["ids"]), len(chat["learnt"]))
+        self.assertEqual((chat["last"][-1], sum(chat["last"])), (True, 1))
+        self.assertTrue(0 < sum(chat["learnt"]) < len(chat["ids"]))
+        for wrong, message in (
+            ({"tokenizer": "bytes"}, "a text or files"),
+            ({"text": "a"}, "tokenizer is missing"),
+            ({"inputs": self.text, "train_bpe": 270}, "needs output"),
+            ({"inputs": self.text, "tokenizer": "bytes", "output": self.text}, "overwrite"),
+        ):
+            with self.assertRaisesRegex(dhelix.InvalidInput, message):
+                dhelix.tokenize(**wrong)
+
+
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
         functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]
