@@ -492,6 +492,37 @@ static PyObject *tokenize(PyObject *module, PyObject *args)
     return text;
 }
 
+typedef struct report_args {
+    texts runs;
+    const char *out;
+    dh_report_options how;
+    bool traces; /* out gets those of the only run */
+} report_args;
+
+static dh_status report_work(dh_ctx *ctx, call *c)
+{
+    const report_args *a = c->args;
+    return a->traces ? dh_report_traces(ctx, a->runs.at[0], a->out)
+                     : dh_report_write(ctx, a->runs.at, a->runs.n, &a->how, a->out);
+}
+
+static PyObject *report(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    long long ranks;
+    int traces;
+    report_args a = {.out = NULL};
+    call c = {.work = report_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "OszLp", &list, &a.out, &a.how.baseline, &ranks, &traces))
+        return NULL;
+    a.how.max_ranks = ranks;
+    if (!take_texts(list, &a.runs)) return NULL;
+    a.traces = traces && a.runs.n == 1;
+    PyObject *nothing = run(module, &c);
+    drop_texts(&a.runs);
+    return nothing;
+}
+
 /* ---- the module ----------------------------------------------------------------------------- */
 
 static PyObject *clusters(PyObject *module, PyObject *args)
@@ -545,6 +576,7 @@ static PyMethodDef methods[] = {
     {"tokenize", tokenize, METH_VARARGS,
      "tokenize(files, tokenizer, text, output, text_field, special_tokens, chat_template, ids, "
      "train_bpe) -> JSON"},
+    {"report", report, METH_VARARGS, "report(runs, out, baseline, ranks, traces)"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"lists", lists, METH_NOARGS, "lists() -> JSON"},

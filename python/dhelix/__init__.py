@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import convert, evaluate, metrics, sample, tokenize
+from .runs import convert, evaluate, metrics, report, sample, tokenize
 
 __version__: str = _version()
 
@@ -56,6 +56,7 @@ __all__ = [
     "convert",
     "lists",
     "metrics",
+    "report",
     "sample",
     "tokenize",
 ]

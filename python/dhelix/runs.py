@@ -115,3 +115,39 @@ def tokenize(
     """
     how = (_path(output), text_field, special_tokens, chat_template, ids, train_bpe)
     return json.loads(_dhelix.tokenize(_paths(inputs), _path(tokenizer), text, *how))
+
+
+def _folder(run: Path) -> str:
+    """A run folder's name without the slashes at its end."""
+    name = os.fspath(run)
+    return name.rstrip("/") or name[:1]
+
+
+def report(
+    runs: Union[Path, Sequence[Path]],
+    out: Optional[Path] = None,
+    *,
+    baseline: Optional[Path] = None,
+    ranks: int = 0,
+    traces: Optional[Path] = None,
+) -> Dict[str, Any]:
+    """Draw a run folder, or several side by side, as one HTML file that needs neither network nor server.
+
+    ``out`` is ``report.html`` in the run folder, or in the working directory for several, unless given.
+    ``baseline`` is the one of ``runs`` with which the others are compared (None: the first whose strategy is
+    sequential, else the first). Traces of at most ``ranks`` ranks of a run are drawn (0: 64). ``traces`` is a file for
+    the traces of one run's ranks instead of a page, for Perfetto.
+
+    The result has ``out``, the written file, and the number of ``runs``.
+    """
+    names = [_folder(run) for run in _paths(runs)]
+    if traces is not None and (len(names) != 1 or out is not None or baseline is not None or ranks):
+        raise ValueError("traces joins the traces of one run: leave out, baseline, ranks and other runs away")
+    if traces is not None:
+        written = os.fspath(traces)
+    elif out is not None:
+        written = os.fspath(out)
+    else:
+        written = os.path.join(names[0] if len(names) == 1 else ".", "report.html")
+    _dhelix.report(names, written, None if baseline is None else _folder(baseline), ranks, traces is not None)
+    return {"out": written, "runs": len(names)}

@@ -6,7 +6,6 @@
 #include "cli/cli.h"
 #include "cli/serve.h"
 #include "dhelix/report.h"
-#include "report/timeline.h"
 
 typedef struct report_args {
     const char *out, *traces, *baseline;
@@ -100,7 +99,7 @@ static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
         return dh_cli_misuse(ctx, cli,
                              "--traces joins the traces of one run: without --out, "
                              "--ranks and other runs");
-    DH_TRY(dh_trace_join(ctx, cli->args.at[0], a->traces));
+    DH_TRY(dh_report_traces(ctx, cli->args.at[0], a->traces));
     return say(ctx, cli, a->traces);
 }
 

@@ -220,6 +220,8 @@ static void runs_without_pointers(void **state)
     REFUSED(dh_report_write(&ctx, NULL, 1, NULL, "a.html"));
     const char *runs[] = {"a"};
     REFUSED(dh_report_write(&ctx, runs, 1, NULL, NULL));
+    REFUSED(dh_report_traces(&ctx, NULL, "a.json"));
+    REFUSED(dh_report_traces(&ctx, "a", NULL));
     dh_job_destroy(job);
 }
 

@@ -407,6 +407,32 @@ class Models(Test):
                 dhelix.tokenize(**wrong)
 
 
+    def test_report(self):
+        said = dhelix.report(f"{self.run_folder}/")
+        self.assertEqual(said, {"out": os.path.join(self.run_folder, "report.html"), "runs": 1})
+        page = pathlib.Path(said["out"]).read_bytes()
+        self.assertEqual(program("report", self.run_folder), said)
+        self.assertEqual(pathlib.Path(said["out"]).read_bytes(), page)
+        dhelix.Job("model.yaml").simulate(cluster="a100", out="simulated.run")
+        runs = [self.run_folder, pathlib.Path("simulated.run")]
+        dhelix.report(runs, "both.html", baseline="simulated.run/")
+        program("report", *runs, "--out", "theirs.html", "--baseline", "simulated.run")
+        self.assertEqual(pathlib.Path("both.html").read_bytes(), pathlib.Path("theirs.html").read_bytes())
+        self.assertEqual(dhelix.report(runs)["out"], "./report.html")
+        joined = dhelix.report("simulated.run", traces="joined.json")["out"]
+        self.assertTrue(json.loads(pathlib.Path(joined).read_text(encoding="utf-8"))["traceEvents"])
+        for runs, how, error in (
+            ("nowhere", {}, dhelix.Error),
+            ([], {}, dhelix.InvalidInput),
+            (self.run_folder, {"out": f"{self.run_folder}/metrics.jsonl"}, dhelix.InvalidInput),
+            (self.run_folder, {"baseline": "other"}, dhelix.InvalidInput),
+            (self.run_folder, {"ranks": 2, "traces": "joined.json"}, ValueError),
+        ):
+            with self.assertRaises(error) as caught:
+                dhelix.report(runs, **{"out": None if "traces" in how else "wrong.html", **how})
+            self.assertNotIn("--", str(caught.exception))
+
+
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
         functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]

@@ -5,6 +5,8 @@
 #include "report/html/page.h"
 #include "base/json_text.h"
 #include "base/needs.h"
+#include "report/timeline.h"
+#include "train/inputs.h"
 
 #include <string.h>
 
@@ -144,8 +146,18 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
 {
     dh_str page = DH_STR_INIT;
     DH_NEEDS(ctx, path);
+    DH_NEEDS_LIST(ctx, runs, n);
+    for (size_t i = 0; i < n; i++) DH_TRY(dh_output_check(ctx, path, runs[i], false));
     dh_status st = dh_html_page(ctx, runs, n, options, &page);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&page);
     return st;
+}
+
+dh_status dh_report_traces(dh_ctx *ctx, const char *run, const char *path)
+{
+    DH_NEEDS(ctx, run);
+    DH_NEEDS(ctx, path);
+    DH_TRY(dh_output_check(ctx, path, run, false));
+    return dh_trace_join(ctx, run, path);
 }
