@@ -397,6 +397,39 @@ static PyObject *sample(PyObject *module, PyObject *args)
     return run(module, &c);
 }
 
+typedef struct profile_args {
+    dh_job *job;
+    texts traces;
+    dh_describe_profile_options how;
+} profile_args;
+
+static dh_status profile_work(dh_ctx *ctx, call *c)
+{
+    const profile_args *a = c->args;
+    return dh_describe_profile(ctx, a->job, &a->how, &c->out);
+}
+
+static PyObject *profile(PyObject *module, PyObject *args)
+{
+    PyObject *list;
+    long long samples;
+    int progress;
+    profile_args a = {.job = NULL};
+    call c = {.work = profile_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "O&zLdzOp", to_job, &a.job, &a.how.out, &samples, &a.how.seconds,
+                          &a.how.matrix, &list, &progress))
+        return NULL;
+    if (!take_texts(list, &a.traces)) return NULL;
+    a.how.samples = samples;
+    a.how.traces = a.traces.at;
+    a.how.n_traces = a.traces.n;
+    a.how.progress = progress != 0;
+    a.how.stop = &c.stop;
+    PyObject *text = run(module, &c);
+    drop_texts(&a.traces);
+    return text;
+}
+
 typedef struct eval_args {
     const char *path;
     texts data;
@@ -577,6 +610,8 @@ static PyMethodDef methods[] = {
      "tokenize(files, tokenizer, text, output, text_field, special_tokens, chat_template, ids, "
      "train_bpe) -> JSON"},
     {"report", report, METH_VARARGS, "report(runs, out, baseline, ranks, traces)"},
+    {"profile", profile, METH_VARARGS,
+     "profile(job, out, samples, seconds, import, from_trace, progress) -> JSON"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},
     {"clusters", clusters, METH_NOARGS, "clusters() -> names"},
     {"lists", lists, METH_NOARGS, "lists() -> JSON"},

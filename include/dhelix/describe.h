@@ -150,6 +150,24 @@ typedef struct dh_describe_tokenize_options {
 DH_API dh_status dh_describe_tokenize(dh_ctx *ctx, const char *const *files, size_t n_files,
                                       const dh_describe_tokenize_options *options, dh_str *json);
 
+typedef struct dh_describe_profile_options {
+    const char *out;           /* profile to write; NULL: where runs of such a job find it */
+    int64_t samples;           /* of every operator and pair; 0: 11 */
+    double seconds;            /* after this no sample is begun, once there are 3; 0: 60 */
+    const char *matrix;        /* measure nothing: a CSV of overlap effectiveness; NULL: none */
+    const char *const *traces; /* measure nothing: traces of PyTorch's profiler, or our own */
+    size_t n_traces;
+    bool progress;                     /* lines of progress on standard error */
+    const volatile sig_atomic_t *stop; /* as in dh_train_options; then nothing is written */
+} dh_describe_profile_options;
+
+/* Measure a job's operators, alone and in pairs, on its ranks and links, and write the profile.
+ * Under MPI only rank 0's process has a document; the others' *json stays as it is.
+ * errors    those of training and of the files; DH_EINVAL options that do not go together, or `out`
+ *           is read; DH_EINTERRUPTED */
+DH_API dh_status dh_describe_profile(dh_ctx *ctx, const dh_job *job,
+                                     const dh_describe_profile_options *options, dh_str *json);
+
 /* Results of training. */
 DH_API dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,
                                    dh_str *json);

@@ -246,6 +246,30 @@ class Job(Mapping[str, Any]):
         )
         return json.loads(text)
 
+    def profile(
+        self,
+        out: Optional[Path] = None,
+        *,
+        samples: int = 0,
+        seconds: float = 0,
+        import_: Optional[Path] = None,
+        from_trace: Sequence[Path] = (),
+        progress: bool = False,
+    ) -> Dict[str, Any]:
+        """Measure the operators of the job, alone and in pairs, for the order of later runs.
+
+        ``out`` is the profile to write, for the setting ``profile``; without it the profile lies where runs of
+        such a job find it. Every operator and pair runs ``samples`` times (0: 11), fewer where ``seconds`` (0: 60)
+        are over. ``import_``, a CSV of overlap effectiveness, and ``from_trace``, traces of PyTorch's profiler or
+        dhelix, are read instead of measuring. ``progress`` writes lines to standard error.
+
+        The result has ``file``, ``seconds`` and ``content``: in its ``profile``, ``operators`` and ``pairs`` are rows.
+        Of traces it also has ``unmatched``. Under ``mpirun`` only rank 0's process has one, the others an empty dict.
+        """
+        traces = [os.fspath(name) for name in ([from_trace] if isinstance(from_trace, (str, os.PathLike)) else from_trace)]
+        text = _dhelix.profile(self._job, _path(out), samples, seconds, _path(import_), traces, progress)
+        return json.loads(text or "{}")
+
     def train(
         self,
         on_step: Optional[Callable[[Dict[str, Any]], Any]] = None,

@@ -4,12 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_text.h"
-#include "calibrate/traced.h"
 #include "cli/cli.h"
 #include "cli/table.h"
+#include "describe/profiled.h"
 #include "dhelix/train.h"
-#include "train/profiling.h"
 
 typedef struct profile_args {
     const char *out, *matrix;
@@ -181,112 +179,32 @@ static void print_unmatched(dh_str *out, const dh_traced *t)
                t->measurements.n);
 }
 
-/* traced: NULL where nothing was matched with traces */
-static dh_status print_text(dh_ctx *ctx, const dh_profile *p, const dh_traced *traced,
-                            const char *path, double seconds)
+static dh_status print_text(dh_ctx *ctx, const dh_profiled *profiled)
 {
+    const dh_profile *p = profiled->profile;
     char launch[32], event[32];
     dh_str out = DH_STR_INIT;
     print_ops(&out, p);
     if (p->pairs.n > 0) print_matrix(&out, p);
     dh_str_printf(&out, "\n%zu classes of operators, %zu pairs, %.1f s\n", p->ops.n, p->pairs.n,
-                  seconds);
+                  profiled->seconds);
     if (p->launch_ns > 0)
         dh_str_printf(&out, "between instructions %s, after another stream %s\n",
                       dh_format_ns(launch, sizeof launch, (double)p->launch_ns),
                       dh_format_ns(event, sizeof event, (double)p->event_ns));
-    if (traced) print_unmatched(&out, traced);
-    dh_str_printf(&out, "profile  %s\n", path);
+    if (profiled->from_traces) print_unmatched(&out, &profiled->traced);
+    dh_str_printf(&out, "profile  %s\n", profiled->path.text);
     return dh_cli_print_str(ctx, &out);
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------- */
-
-static json_t *text_list(const char *const *at, size_t n)
+static dh_status print_json(dh_ctx *ctx, const dh_profiled *profiled)
 {
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_string(at[i]));
-    return list;
-}
-
-static dh_status print_json(dh_ctx *ctx, const dh_profile *p, const dh_traced *traced,
-                            const char *path, double seconds)
-{
-    dh_str text = DH_STR_INIT;
-    DH_TRY(dh_profile_print(ctx, p, &text));
-    json_t *content;
-    dh_status st = dh_json_read(ctx, text.text, text.len, 0, NULL, &content);
-    dh_str_fini(&text);
-    DH_TRY(st);
-    json_t *document =
-        json_pack("{ss sf so}", "file", path, "seconds", seconds, "content", content);
-    if (document && traced)
-        json_object_set_new(
-            document, "unmatched",
-            json_pack("{so so}", "operators", text_list(traced->operators.at, traced->operators.n),
-                      "measurements", text_list(traced->measurements.at, traced->measurements.n)));
+    json_t *document;
+    DH_TRY(dh_profiled_json(ctx, profiled, &document));
     return dh_cli_print_json(ctx, document);
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
-
-static dh_status import(dh_ctx *ctx, dh_job *job, const char *csv, dh_profile **profile)
-{
-    dh_oef_matrix *matrix;
-    DH_TRY(dh_oef_matrix_read(ctx, csv, &matrix));
-    dh_status st = dh_profile_import(ctx, job, matrix, csv, profile);
-    dh_oef_matrix_destroy(matrix);
-    return st;
-}
-
-static dh_status make(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_job *job,
-                      dh_profile **profile)
-{
-    const dh_profile_options how = {.quiet = cli->quiet,
-                                    .samples = a->samples,
-                                    .seconds = a->seconds,
-                                    .stop = dh_cli_end_at_signals(cli->quiet)};
-    return a->matrix ? import(ctx, job, a->matrix, profile)
-                     : dh_profile_measure(ctx, job, &how, profile);
-}
-
-static dh_status store(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, const dh_job *job,
-                       const dh_profile *profile, const dh_traced *traced, double seconds)
-{
-    dh_str path = DH_STR_INIT;
-    if (a->out) dh_str_printf(&path, "%s", a->out);
-    dh_status st = a->out ? DH_OK : dh_profile_place(ctx, job, profile, &path);
-    if (st == DH_OK && path.failed) st = dh_no_memory(ctx);
-    if (st == DH_OK) st = dh_profile_store(ctx, profile, path.text);
-    if (st == DH_OK && cli->json) st = print_json(ctx, profile, traced, path.text, seconds);
-    if (st == DH_OK && !cli->json && !cli->quiet)
-        st = print_text(ctx, profile, traced, path.text, seconds);
-    dh_str_fini(&path);
-    return st;
-}
-
-static dh_status make_and_store(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_job *job)
-{
-    const int64_t start_ns = dh_now_ns();
-    dh_profile *profile = NULL;
-    dh_status st = make(ctx, cli, a, job, &profile);
-    if (st == DH_OK && profile) /* one process of several has it */
-        st = store(ctx, cli, a, job, profile, NULL, (double)(dh_now_ns() - start_ns) * 1e-9);
-    dh_profile_destroy(profile);
-    return st;
-}
-
-static dh_status read_traces(dh_ctx *ctx, const dh_cli *cli, const profile_args *a, dh_job *job)
-{
-    const int64_t start_ns = dh_now_ns();
-    dh_traced traced;
-    dh_status st = dh_profile_from_traces(ctx, job, a->traces.at, a->traces.n, &traced);
-    if (st == DH_OK)
-        st = store(ctx, cli, a, job, traced.profile, &traced,
-                   (double)(dh_now_ns() - start_ns) * 1e-9);
-    dh_traced_fini(&traced);
-    return st;
-}
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
@@ -300,8 +218,22 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                              a->matrix ? "--import" : "--from-trace");
     DH_TRY(dh_cli_load_job(ctx, cli, cli->args.at[0], a->ranks ? a->ranks : dh_launched_ranks(),
                            &job));
-    const dh_status st =
-        a->traces.n > 0 ? read_traces(ctx, cli, a, job) : make_and_store(ctx, cli, a, job);
+    const dh_describe_profile_options how = {.out = a->out,
+                                             .samples = a->samples,
+                                             .seconds = a->seconds,
+                                             .matrix = a->matrix,
+                                             .traces = a->traces.at,
+                                             .n_traces = a->traces.n,
+                                             .progress = !cli->quiet,
+                                             .stop = measures ? dh_cli_end_at_signals(cli->quiet)
+                                                              : NULL};
+    dh_profiled profiled;
+    dh_status st = dh_profiled_make(ctx, job, &how, &profiled);
+    if (st == DH_OK && profiled.profile && cli->json)
+        st = print_json(ctx, &profiled);
+    else if (st == DH_OK && profiled.profile && !cli->quiet)
+        st = print_text(ctx, &profiled);
+    dh_profiled_fini(&profiled);
     dh_job_destroy(job);
     return st;
 }

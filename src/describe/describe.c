@@ -13,6 +13,7 @@
 #include "describe/layer.h"
 #include "describe/lists.h"
 #include "describe/order.h"
+#include "describe/profiled.h"
 #include "describe/simulated.h"
 #include "describe/tokenized.h"
 #include "describe/trained.h"
@@ -193,6 +194,24 @@ dh_status dh_describe_tokenize(dh_ctx *ctx, const char *const *files, size_t n_f
     json_t *document = NULL;
     DH_TRY(dh_tokenized_describe(ctx, files, n_files, options, &document));
     return dh_json_append(ctx, document, json);
+}
+
+dh_status dh_describe_profile(dh_ctx *ctx, const dh_job *job,
+                              const dh_describe_profile_options *options, dh_str *json)
+{
+    DH_NEEDS(ctx, job);
+    DH_NEEDS(ctx, json);
+    DH_OR_DEFAULTS(dh_describe_profile_options, options);
+    DH_NEEDS_LIST(ctx, options->traces, options->n_traces);
+    dh_profiled profiled;
+    json_t *document;
+    dh_status st = dh_profiled_make(ctx, job, options, &profiled);
+    if (st == DH_OK && profiled.profile) {
+        st = dh_profiled_json(ctx, &profiled, &document);
+        if (st == DH_OK) st = dh_json_append(ctx, document, json);
+    }
+    dh_profiled_fini(&profiled);
+    return st;
 }
 
 dh_status dh_describe_train(dh_ctx *ctx, const dh_job *job, const dh_train_result *result,

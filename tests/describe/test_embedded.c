@@ -201,6 +201,10 @@ static void runs_without_pointers(void **state)
     REFUSED(dh_describe_convert(&ctx, "a", "b", NULL, NULL));
     REFUSED(dh_describe_tokenize(&ctx, NULL, 1, NULL, &out));
     REFUSED(dh_describe_tokenize(&ctx, NULL, 0, NULL, NULL));
+    const dh_describe_profile_options no_traces = {.n_traces = 1};
+    REFUSED(dh_describe_profile(&ctx, NULL, NULL, &out));
+    REFUSED(dh_describe_profile(&ctx, job, NULL, NULL));
+    REFUSED(dh_describe_profile(&ctx, job, &no_traces, &out));
     REFUSED(dh_describe_train(&ctx, job, NULL, &out));
     REFUSED(dh_train_tokenizer(&ctx, NULL, &tok));
     REFUSED(dh_train_tokenizer(&ctx, job, NULL));
@@ -387,6 +391,9 @@ static const char *read_all_of(const dh_job *job, dh_ctx *ctx)
     dh_train_result trained = {0};
     dh_tune *tune = NULL;
     dh_tokenizer *tok = NULL;
+    char profile[300];
+    const dh_describe_profile_options few = {.out = profile, .samples = 1, .seconds = 0.001};
+    snprintf(profile, sizeof profile, "%s/measured.json", job->out_dir);
     dh_status st = dh_job_get(ctx, job, "train.steps", &out);
     if (st == DH_OK) st = dh_job_print(ctx, job, &text);
     if (st == DH_OK) st = dh_job_print_common(ctx, job, &out);
@@ -397,6 +404,7 @@ static const char *read_all_of(const dh_job *job, dh_ctx *ctx)
     if (st == DH_OK) st = dh_simulate_job(ctx, job, NULL, &simulated);
     if (st == DH_OK) st = dh_describe_tune(ctx, job, &one_point, &out);
     if (st == DH_OK) st = dh_tune_search(ctx, job, &one_point, &tune);
+    if (st == DH_OK) st = dh_describe_profile(ctx, job, &few, &out);
     if (st == DH_OK) st = dh_train_tokenizer(ctx, job, &tok);
     if (st == DH_OK) st = dh_train(ctx, job, &(dh_train_options){.quiet = true}, &trained);
     const bool in_use = st != DH_OK && strstr(ctx->message, "is in use by ");

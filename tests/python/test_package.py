@@ -16,6 +16,7 @@ import unittest
 import dhelix
 
 ROOT = pathlib.Path(sys.argv.pop(1))
+MATRIX = ROOT / "tests/data/published/dhelix_h100_pairwise_oef_matrix.csv"
 SMALL = """
 model: {family: gpt2, n_layers: 2, width: 32, n_heads: 4, max_seq: 32}
 data: {train: TEXT, tokenizer: chars, val_fraction: 0.01}
@@ -220,6 +221,36 @@ class Planning(Test):
         with self.assertRaises(KeyboardInterrupt) as caught:
             job.tune("a100", 128)  # half a minute
         self.assertIsInstance(caught.exception.__context__, dhelix.Interrupted)
+
+
+class Profiling(Test):
+    def test_measured(self):
+        job = self.small(parallel={"tp": 2})
+        found = job.profile("measured.json", samples=3, seconds=5)
+        self.assertEqual(found["file"], "measured.json")
+        self.assertEqual(found["content"], json.loads(pathlib.Path("measured.json").read_text(encoding="utf-8")))
+        self.assertGreater(found["seconds"], 0)
+        rows = found["content"]["profile"]["operators"]
+        self.assertIn("measured", {row["source"] for row in rows})
+        self.assertEqual(job.replace(profile=os.path.abspath("measured.json")).train(fresh=True)["steps"], 6)
+        text = str(ROOT / "examples/data/tinyshakespeare.txt")
+        for how, message in (
+            ({"samples": -1}, "samples: -1"),
+            ({"seconds": float("nan")}, "seconds: nan"),
+            ({"import_": "a.csv", "from_trace": ["b.json"]}, "one of them"),
+            ({"from_trace": "b.json", "samples": 3}, "measures nothing"),
+            ({"out": text}, "overwrite"),
+        ):
+            with self.assertRaisesRegex(dhelix.InvalidInput, message) as caught:
+                job.profile(**how)
+            self.assertNotIn("--", str(caught.exception))
+
+    def test_imported(self):
+        job = self.small(parallel={"tp": 2})
+        words = ["--set", "parallel.tp=2", "--set", f"out={self.out}"]
+        said = program("profile", self.path, *words, "--import", MATRIX, "--out", "theirs.json")
+        found = job.profile("mine.json", import_=MATRIX)
+        self.assertEqual(found["content"], said["content"])
 
 
 class Training(Test):

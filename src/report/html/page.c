@@ -147,8 +147,9 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
     dh_str page = DH_STR_INIT;
     DH_NEEDS(ctx, path);
     DH_NEEDS_LIST(ctx, runs, n);
-    for (size_t i = 0; i < n; i++) DH_TRY(dh_output_check(ctx, path, runs[i], false));
     dh_status st = dh_html_page(ctx, runs, n, options, &page);
+    for (size_t i = 0; st == DH_OK && i < n; i++)
+        st = dh_output_check(ctx, path, runs[i], false);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&page);
     return st;
