@@ -253,7 +253,7 @@ class Job(Mapping[str, Any]):
         samples: int = 0,
         seconds: float = 0,
         import_: Optional[Path] = None,
-        from_trace: Sequence[Path] = (),
+        from_trace: Union[Path, Sequence[Path]] = (),
         progress: bool = False,
     ) -> Dict[str, Any]:
         """Measure the operators of the job, alone and in pairs, for the order of later runs.
@@ -266,7 +266,8 @@ class Job(Mapping[str, Any]):
         The result has ``file``, ``seconds`` and ``content``: in its ``profile``, ``operators`` and ``pairs`` are rows.
         Of traces it also has ``unmatched``. Under ``mpirun`` only rank 0's process has one, the others an empty dict.
         """
-        traces = [os.fspath(name) for name in ([from_trace] if isinstance(from_trace, (str, os.PathLike)) else from_trace)]
+        one = isinstance(from_trace, (str, os.PathLike))
+        traces = [os.fspath(name) for name in ([from_trace] if one else from_trace)]
         text = _dhelix.profile(self._job, _path(out), samples, seconds, _path(import_), traces, progress)
         return json.loads(text or "{}")
 

@@ -148,8 +148,7 @@ dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
     DH_NEEDS(ctx, path);
     DH_NEEDS_LIST(ctx, runs, n);
     dh_status st = dh_html_page(ctx, runs, n, options, &page);
-    for (size_t i = 0; st == DH_OK && i < n; i++)
-        st = dh_output_check(ctx, path, runs[i], false);
+    for (size_t i = 0; st == DH_OK && i < n; i++) st = dh_output_check(ctx, path, runs[i], false);
     if (st == DH_OK) st = dh_file_write_atomic(ctx, path, page.text, page.len);
     dh_str_fini(&page);
     return st;
