@@ -239,7 +239,8 @@ DH_API void dh_job_destroy(dh_job *job);
  * unknown key the nearest valid one. Those of overrides begin with "--set section.key=value".
  *
  * A later override wins. "model=name" replaces all earlier settings of the model,
- * "model.preset=name" only its source. A value in [ ] or { } is read as YAML. Relative paths of the
+ * "model.preset=name" only its source. Where path is no file, it may be the name of a job of
+ * `dhelix list jobs`, "sc21-7.5b", or its path, "validation/jobs/sc21-7.5b.yaml". A value in [ ] or { } is read as YAML. Relative paths of the
  * file start at its folder, those of overrides and defaults at the working folder. In the job all
  * are absolute, except model_spec.
  * out       set only on DH_OK; caller frees with dh_job_destroy

@@ -43,22 +43,27 @@ typedef struct names_of {
     const char *of;
     const char *list; /* of `dhelix list`; NULL: by `words` */
     void (*words)(dh_str *out);
+    bool files; /* or files */
 } names_of;
 
 static const names_of by_option[] = {
-    {"cluster", "clusters", NULL},      {"like", "clusters", NULL},
-    {"strategies", "strategies", NULL}, {"schedules", "schedules", NULL},
-    {"policy", "policies", NULL},       {NULL, NULL, NULL}};
-static const names_of by_command[] = {{"help", NULL, topic_words},
-                                      {"list", NULL, list_words},
-                                      {"validate", "tables", NULL},
-                                      {"completion", NULL, shell_words},
-                                      {NULL, NULL, NULL}};
-static const names_of by_setting[] = {{"strategy", "strategies", NULL},
-                                      {"parallel.schedule", "schedules", NULL},
-                                      {"overlap.policy", "policies", NULL},
-                                      {"model", "models", NULL},
-                                      {NULL, NULL, NULL}};
+    {.of = "cluster", .list = "clusters"},      {.of = "like", .list = "clusters"},
+    {.of = "strategies", .list = "strategies"}, {.of = "schedules", .list = "schedules"},
+    {.of = "policy", .list = "policies"},       {.of = NULL}};
+static const names_of by_command[] = {{.of = "help", .words = topic_words},
+                                      {.of = "list", .words = list_words},
+                                      {.of = "validate", .list = "tables"},
+                                      {.of = "completion", .words = shell_words},
+                                      {.of = "simulate", .list = "jobs", .files = true},
+                                      {.of = "plan", .list = "jobs", .files = true},
+                                      {.of = "check", .list = "jobs", .files = true},
+                                      {.of = "tune", .list = "jobs", .files = true},
+                                      {.of = NULL}};
+static const names_of by_setting[] = {{.of = "strategy", .list = "strategies"},
+                                      {.of = "parallel.schedule", .list = "schedules"},
+                                      {.of = "overlap.policy", .list = "policies"},
+                                      {.of = "model", .list = "models"},
+                                      {.of = NULL}};
 
 static void words_of(const names_of *names, dh_str *out)
 {
@@ -68,15 +73,19 @@ static void words_of(const names_of *names, dh_str *out)
         dh_cli_list_words(names->list, out);
 }
 
+static const names_of *find_names(const names_of *table, const char *of)
+{
+    for (; table->of; table++)
+        if (strcmp(table->of, of) == 0) return table;
+    return NULL;
+}
+
 /* False where files, or any text, may stand. */
 static bool find_words(const names_of *table, const char *of, dh_str *out)
 {
-    for (; table->of; table++)
-        if (strcmp(table->of, of) == 0) {
-            words_of(table, out);
-            return true;
-        }
-    return false;
+    const names_of *names = find_names(table, of);
+    if (names) words_of(names, out);
+    return names != NULL;
 }
 
 static bool option_words(const dh_cli_option *o, dh_str *out)
@@ -138,7 +147,7 @@ static void print_bash(dh_str *out)
     dh_str_printf(out, "# Completes dhelix in bash; `dhelix completion bash` printed it.\n"
                        "_dhelix()\n{\n"
                        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-                       "    local command=${COMP_WORDS[1]} words=\n"
+                       "    local command=${COMP_WORDS[1]} words= files=\n"
                        "    if [ \"$cur\" = = ]; then cur=; prev='='; fi\n"
                        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words='");
     command_words(out);
@@ -163,10 +172,11 @@ static void print_bash(dh_str *out)
     for (const names_of *t = by_command; t->of; t++) {
         dh_str_printf(out, "        %s:*) words='", t->of);
         words_of(t, out);
-        dh_str_printf(out, "' ;;\n");
+        dh_str_printf(out, t->files ? "' files=yes ;;\n" : "' ;;\n");
     }
     dh_str_printf(out, "        esac\n    fi\n"
-                       "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
+                       "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+                       "    [ -z \"$files\" ] || COMPREPLY+=($(compgen -f -- \"$cur\"))\n}\n"
                        "complete -o default -F _dhelix dhelix\n");
 }
 
@@ -204,10 +214,14 @@ static void zsh_option(const dh_cli_option *o, dh_str *out)
 static void zsh_command(const dh_command *c, dh_str *out)
 {
     const dh_cli_option *o;
+    const names_of *names = find_names(by_command, c->name);
     dh_str words = DH_STR_INIT;
     dh_str_printf(out, "    %s)\n        _arguments", c->name);
     for (size_t i = 0; (o = dh_cli_option_at(c, i)) != NULL; i++) zsh_option(o, out);
-    if (find_words(by_command, c->name, &words) && words.text)
+    if (names) words_of(names, &words);
+    if (names && names->files)
+        dh_str_printf(out, " \\\n            '*:job:_dhelix_%s' ;;\n", names->list);
+    else if (words.text)
         dh_str_printf(out, " \\\n            '*:name:(%s)' ;;\n", words.text);
     else
         dh_str_printf(out, " \\\n            '*:file:_files' ;;\n");
@@ -230,6 +244,9 @@ static void print_zsh(dh_str *out)
     print_values("values=(", ")", out);
     dh_str_printf(out, "        esac\n        compadd -a values\n"
                        "    else\n        compadd -S = -a keys\n    fi\n}\n\n"
+                       "_dhelix_jobs()\n{\n    _alternative 'jobs:job:(");
+    dh_cli_list_words("jobs", out);
+    dh_str_printf(out, ")' 'files:file:_files'\n}\n\n"
                        "_dhelix()\n{\n    local -a commands\n    commands=(\n");
     for (size_t i = 0; i < n; i++) {
         dh_str_printf(out, "        '%s:", commands[i]->name);

@@ -29,6 +29,7 @@ static const struct {
     {"systems", "a system", "--set system="},
     {"models", "a model preset", "--set model="},
     {"policies", "an order policy", "--set overlap.policy="},
+    {"jobs", "a job of published tables", "dhelix simulate "},
 };
 
 static void help_row(json_t *row, const char *what, const char *set, dh_str *out)

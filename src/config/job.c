@@ -1,6 +1,7 @@
 /* A job's life: defaults, file, overrides, model, checks; and the learning rate. */
 #include "base/base.h"
 #include "base/needs.h"
+#include "config/shipped.h"
 #include "settings.h"
 
 #include <limits.h>
@@ -106,6 +107,18 @@ static void folder_of(const char *path, const char *cwd, dh_str *out)
         dh_str_printf(out, "%s%s%.*s", cwd, n ? "/" : "", n, path);
 }
 
+/* The file's, or that of a job of the library; caller frees. */
+static dh_status read_text(dh_ctx *ctx, const char *path, char **text, size_t *n_bytes)
+{
+    const dh_embedded *shipped = dh_path_exists(path) ? NULL : dh_shipped_job_find(path);
+    if (!shipped) return dh_file_read(ctx, path, JOB_MAX_BYTES, text, n_bytes);
+    *text = malloc(shipped->n_bytes + 1);
+    if (!*text) return dh_no_memory(ctx);
+    memcpy(*text, shipped->text, shipped->n_bytes);
+    *n_bytes = shipped->n_bytes;
+    return DH_OK;
+}
+
 dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                       size_t n_overrides, dh_job **out)
 {
@@ -117,7 +130,7 @@ dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *override
     dh_job *job = NULL;
     dh_str base_dir = DH_STR_INIT;
     DH_TRY(working_folder(ctx, cwd, sizeof cwd));
-    DH_TRY(dh_file_read(ctx, path, JOB_MAX_BYTES, &text, &n_bytes));
+    DH_TRY(read_text(ctx, path, &text, &n_bytes));
     folder_of(path, cwd, &base_dir);
     dh_status st =
         base_dir.failed || !base_dir.text

@@ -7,6 +7,7 @@
 #include "base/json_text.h"
 #include "config/flags.h"
 #include "config/settings.h"
+#include "config/shipped.h"
 #include "costs/cluster.h"
 #include "costs/system.h"
 #include "plan/schedule.h"
@@ -314,6 +315,71 @@ static json_t *list_tables(void)
     return rows;
 }
 
+/* "dp 8, tp 4": sizes above 1. */
+static json_t *mesh_of(const dh_job *j)
+{
+    const struct {
+        const char *name;
+        int64_t size;
+    } sizes[] = {{"dp", j->dp}, {"tp", j->tp}, {"pp", j->pp}, {"cp", j->cp}, {"ep", j->ep}};
+    dh_str text = DH_STR_INIT;
+    for (size_t i = 0; i < DH_COUNTOF(sizes); i++)
+        if (sizes[i].size > 1)
+            dh_str_printf(&text, "%s%s %lld", text.len ? ", " : "", sizes[i].name,
+                          (long long)sizes[i].size);
+    if (!text.len) dh_str_printf(&text, "-");
+    return dh_json_of_text(&text);
+}
+
+/* Words with ", " between them, each once. */
+static void add_word(dh_str *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = list->text; at; at = strstr(at, ", ")) {
+        at += *at == ',' ? 2 : 0;
+        if (strncmp(at, word, n) == 0 && (!at[n] || at[n] == ',')) return;
+    }
+    dh_str_printf(list, "%s%s", list->len ? ", " : "", word);
+}
+
+static json_t *job_row(const char *name, const dh_job *job)
+{
+    size_t n;
+    dh_str clusters = DH_STR_INIT, tables = DH_STR_INIT;
+    const dh_validation_job *uses = dh_validation_jobs(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (!dh_validation_job_is(&uses[i], name)) continue;
+        if (uses[i].cluster) add_word(&clusters, uses[i].cluster);
+        add_word(&tables, uses[i].table);
+    }
+    if (!clusters.len) dh_str_printf(&clusters, "-");
+    return json_pack("{ss ss sI so ss so so}", "name", name, "model",
+                     *job->model.name ? job->model.name : "-", "devices", (json_int_t)job->ranks,
+                     "mesh", mesh_of(job), "system", job->system, "clusters",
+                     dh_json_of_text(&clusters), "tables", dh_json_of_text(&tables));
+}
+
+static json_t *list_jobs(void)
+{
+    size_t n;
+    const dh_embedded *jobs = dh_shipped_jobs(&n);
+    json_t *rows = json_array();
+    for (size_t i = 0; i < n; i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_job *job;
+        dh_status st = dh_job_parse(&ctx, (const char *)jobs[i].text, jobs[i].n_bytes, jobs[i].name,
+                                    NULL, NULL, 0, &job);
+        DH_CHECK(st == DH_OK || st == DH_ENOMEM, "%s", ctx.message);
+        if (st != DH_OK) {
+            json_decref(rows);
+            return NULL;
+        }
+        json_array_append_new(rows, job_row(jobs[i].name, job));
+        dh_job_destroy(job);
+    }
+    return rows;
+}
+
 static json_t *setting_row(const dh_setting *s)
 {
     dh_str valid = DH_STR_INIT;
@@ -349,6 +415,7 @@ static const dh_list lists[] = {
     {"cluster-settings", "keys of a cluster file (clusters/README.md)", list_cluster_settings},
     {"systems", "software that jobs can be simulated as, for the setting `system`", list_systems},
     {"traits", "differences between systems and dhelix", list_traits},
+    {"jobs", "jobs whose times were published, for a JOB of any command", list_jobs},
     {"tables", "published measurements, for dhelix validate", list_tables},
     {"settings", "settings of a job file", list_settings},
     {"flags", "flags of Megatron-LM, torchtitan and NeMo, with their settings here", list_flags},

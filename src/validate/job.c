@@ -7,11 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/embedded.h"
+#include "config/shipped.h"
 #include "dhelix/growable.h"
-
-extern const dh_embedded dh_shipped_files[];
-extern const size_t dh_shipped_files_n;
 
 /* NULL: none, its times are its own. */
 static const char *cluster_of(const dh_validation *v, const dh_shipped_job *job)
@@ -41,9 +38,7 @@ dh_status dh_shipped_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, con
 
 bool dh_shipped_is_there(const char *file)
 {
-    size_t i = 0;
-    while (i < dh_shipped_files_n && strcmp(dh_shipped_files[i].name, file) != 0) i++;
-    return i < dh_shipped_files_n;
+    return dh_shipped_job_find(file) != NULL;
 }
 
 dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words)
@@ -74,12 +69,10 @@ const char *dh_shipped_command(const dh_validation *v, const dh_shipped_job *job
 
 static dh_status parse(dh_ctx *ctx, const dh_shipped_job *job, dh_job **parsed)
 {
-    for (size_t i = 0; i < dh_shipped_files_n; i++) {
-        const dh_embedded *f = &dh_shipped_files[i];
-        if (strcmp(f->name, job->file) == 0)
-            return dh_job_parse(ctx, (const char *)f->text, f->n_bytes, f->name, NULL, job->set,
-                                n_sets(job), parsed);
-    }
+    const dh_embedded *f = dh_shipped_job_find(job->file);
+    if (f)
+        return dh_job_parse(ctx, (const char *)f->text, f->n_bytes, f->name, NULL, job->set,
+                            n_sets(job), parsed);
     return dh_fail(ctx, DH_EMISSING, "no job of published tables is called %s", job->file);
 }
 

@@ -110,6 +110,20 @@ bool dh_validation_has_aim(const dh_validation_table *table);
 bool dh_validation_meets_aim(const dh_validation *validation);
 void dh_validation_destroy(dh_validation *validation);
 
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* Jobs of the library (config/shipped.h) that rows of a table are simulated with. */
+typedef struct dh_validation_job {
+    const char *names;   /* "korthikanti-22b sc21-*", with a blank between them */
+    const char *table;   /* its name */
+    const char *cluster; /* of those rows: a name or a path; NULL: their times are their own */
+} dh_validation_job;
+
+/* By table, in the order of dh_validation_tables. */
+const dh_validation_job *dh_validation_jobs(size_t *n);
+/* Whether the row is of the job of that name. */
+bool dh_validation_job_is(const dh_validation_job *row, const char *name);
+
 /* ---- constants ------------------------------------------------------------------------------- */
 
 typedef struct dh_validation_constant {

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "config/shipped.h"
 #include "dh_test.h"
 #include "validate/draw.h"
 #include "validate/job.h"
@@ -135,6 +136,48 @@ static bool takes_long(const dh_validation_table *table)
     return false;
 }
 
+/* Whether `dhelix list jobs` has the job and the cluster of a row's command with its table. */
+static bool job_is_listed(const char *table, const char *command)
+{
+    char file[128], cluster[128] = "";
+    size_t n;
+    const dh_validation_job *uses = dh_validation_jobs(&n);
+    if (!command) return true;
+    if (sscanf(command, "dhelix simulate %127s --cluster %127s", file, cluster) < 1) return false;
+    const dh_embedded *job = dh_shipped_job_find(file);
+    for (size_t i = 0; job && i < n; i++)
+        if (strcmp(uses[i].table, table) == 0 && dh_validation_job_is(&uses[i], job->name) &&
+            strcmp(uses[i].cluster ? uses[i].cluster : "", cluster) == 0)
+            return true;
+    return false;
+}
+
+/* Every job that is shipped belongs to a table, and every table named is there. */
+static void test_jobs(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    size_t n_jobs, n;
+    const dh_embedded *jobs = dh_shipped_jobs(&n_jobs);
+    const dh_validation_job *uses = dh_validation_jobs(&n);
+    assert_true(n_jobs > 50);
+    for (size_t i = 0; i < n; i++) {
+        const dh_validation_table *table;
+        size_t found = 0;
+        assert_ok(&ctx, dh_validation_find(&ctx, uses[i].table, &table));
+        for (size_t j = 0; j < n_jobs; j++) found += dh_validation_job_is(&uses[i], jobs[j].name);
+        assert_true(found > 0);
+    }
+    for (size_t j = 0; j < n_jobs; j++) {
+        size_t found = 0;
+        for (size_t i = 0; i < n; i++) found += dh_validation_job_is(&uses[i], jobs[j].name);
+        if (found == 0) fail_msg("%s belongs to no table", jobs[j].name);
+    }
+    assert_ptr_equal(dh_shipped_job_find("validation/jobs/vtrain.yaml"),
+                     dh_shipped_job_find("vtrain"));
+    assert_null(dh_shipped_job_find("validation/jobs/.yaml"));
+    assert_null(dh_shipped_job_find("sc21"));
+}
+
 /* Every table has rows, every prediction is a number, every aim that is set is met. */
 static void test_tables(void **state)
 {
@@ -155,6 +198,7 @@ static void test_tables(void **state)
         for (size_t r = 0; r < v->n_rows; r++) {
             assert_true(isfinite(v->rows[r].predicted) && isfinite(v->rows[r].error));
             assert_true(v->rows[r].error <= v->max_error);
+            assert_true(job_is_listed(tables[i].name, v->rows[r].command));
             sum += v->rows[r].error;
         }
         assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
@@ -626,27 +670,17 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures),
-        cmocka_unit_test(test_aims),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_pictures),
-        cmocka_unit_test(test_pictures_of_little),
-        cmocka_unit_test(test_hotspa),
-        cmocka_unit_test(test_rests),
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_rested_on),
-        cmocka_unit_test(test_rested_on_one),
-        cmocka_unit_test(test_dhelix_models),
-        cmocka_unit_test(test_overlapping_steps),
+        cmocka_unit_test(test_csv),           cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures),      cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_jobs),          cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_find),          cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flops),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_pictures),      cmocka_unit_test(test_pictures_of_little),
+        cmocka_unit_test(test_hotspa),        cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_fit),           cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_rested_on),     cmocka_unit_test(test_rested_on_one),
+        cmocka_unit_test(test_dhelix_models), cmocka_unit_test(test_overlapping_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
