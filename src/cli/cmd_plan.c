@@ -7,13 +7,14 @@
 #include "cli/table.h"
 #include "describe/layer.h"
 #include "describe/order.h"
+#include "strategy/written.h"
 #include "train/link_sms.h"
 #include "train/simulation.h"
 
 typedef struct plan_args {
     int64_t ranks;
     bool explain;
-    const char *policy, *cluster, *export, *layers;
+    const char *policy, *cluster, *export, *layers, *write;
 } plan_args;
 
 static const dh_cli_option options[] = {
@@ -46,7 +47,7 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plan_args, policy),
      .value = "NAME",
-     .doc = "explain or export this policy's order instead (`dhelix list policies`)"},
+     .doc = "explain, export or write this policy's order instead (`dhelix list policies`)"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(plan_args, ranks),
@@ -54,6 +55,13 @@ static const dh_cli_option options[] = {
      .min = 1,
      .max = 1 << 24,
      .doc = "ranks of the run; the same as --set ranks=N"},
+    {.name = "write",
+     .kind = DH_CLI_TEXT,
+     .writes = true,
+     .offset = offsetof(plan_args, write),
+     .value = "FILE",
+     .doc = "write the policy's order, an operator a line. --set overlap.policy=FILE issues layers "
+            "by it, also after its lines were moved"},
 };
 
 /* ---- policies side by side ------------------------------------------------------------------ */
@@ -452,11 +460,28 @@ static dh_status export_order(dh_ctx *ctx, const dh_resolved *job, dh_layer_plan
     return dh_cli_print_json(ctx, document);
 }
 
+static dh_status write_order(dh_ctx *ctx, const plan_args *a, const dh_resolved *job,
+                             dh_layer_plan *l)
+{
+    dh_str out = DH_STR_INIT, about = DH_STR_INIT;
+    dh_str_printf(&about, "order of policy %s for a layer of %s, %s; overlap.policy: FILE takes it",
+                  l->ordering.policy->name, job->job.model.name, l->costs->name);
+    DH_TRY(dh_slot_order(ctx, l->slot, l->ordering.policy, &l->ordering.options, l->order));
+    dh_status st = dh_written_order_print(ctx, l->slot, l->order, l->layer,
+                                          about.text ? about.text : "", &out);
+    if (st == DH_OK && (out.failed || about.failed)) st = dh_no_memory(ctx);
+    if (st == DH_OK) st = dh_file_write_atomic(ctx, a->write, out.text, out.len);
+    dh_str_fini(&about);
+    dh_str_fini(&out);
+    return st;
+}
+
 static dh_status report(dh_ctx *ctx, const dh_cli *cli, const plan_args *a, const dh_resolved *job,
                         dh_layer_plan *l)
 {
     const dh_train_simulation plain = {0};
     dh_sim *sim = NULL;
+    if (a->write) DH_TRY(write_order(ctx, a, job, l));
     if (a->export) return export_order(ctx, job, l);
     if (a->explain) DH_TRY(dh_train_simulate(ctx, job, &plain, &sim));
     const dh_status st = cli->json ? report_json(ctx, job, sim, l) : report_text(ctx, job, sim, l);

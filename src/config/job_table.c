@@ -140,9 +140,9 @@ static const dh_setting settings[] = {
          .help = "the software that is simulated: a row of `dhelix list systems`, with more traits if needed, as "
                  "in megatron-core+scores. Training always runs our own software, dhelix"),
 
-    TEXT("overlap.policy", overlap_policy, DH_SET_STRING, "auto",
+    TEXT("overlap.policy", overlap_policy, DH_SET_NAME_OR_PATH, "auto",
          .help = "how the order of co-executed operators is found: a row of `dhelix list policies`; auto: the "
-                 "strategy's policy"),
+                 "strategy's policy; or a file that `dhelix plan --write` wrote, for the order in it"),
     ENUM("overlap.barriers", overlap_barriers, "auto", barrier_names,
          .help = "how paired segments wait for each other: full (a barrier, as in DHelix's paper) or events; "
                  "auto: as the strategy says"),

@@ -3,23 +3,14 @@
 
 #include "describe/cargo.h"
 #include "train/link_sms.h"
+#include "train/recipe.h"
 #include "train/simulation.h"
-
-/* The first of the kind that most layers are of. */
-static int64_t usual_layer(const dh_model *m)
-{
-    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
-    int most = 0;
-    for (int k = 1; k < kinds.n; k++)
-        if (kinds.count[k] > kinds.count[most]) most = k;
-    return kinds.layer[most];
-}
 
 static dh_status choose_layers(dh_ctx *ctx, const dh_model *m, const int64_t *layers,
                                dh_layer_plan *l)
 {
     for (int s = 0; s < 2; s++) {
-        l->layer[s] = layers ? layers[s] : usual_layer(m);
+        l->layer[s] = layers ? layers[s] : dh_usual_layer(m);
         if (l->layer[s] < 0 || l->layer[s] >= m->n_layers)
             return dh_fail(ctx, DH_EINVAL, "there is no layer %lld: they are 0 to %lld",
                            (long long)l->layer[s], (long long)m->n_layers - 1);

@@ -57,11 +57,12 @@ static bool put_op(bytes *b, const dh_slot_op *op)
 static bool make_key(const dh_slot *slot, const dh_order_policy *policy,
                      const dh_order_options *options, bytes *key)
 {
-    bool ok = PUT(key, policy) && PUT(key, slot->costs) && PUT(key, options->barriers) &&
-              PUT(key, options->memory_blocks) && PUT(key, options->memory_bytes) &&
-              PUT(key, options->pairing.max_segment) && PUT(key, options->pairing.max_moves) &&
-              PUT(key, slot->strand[0].n) && PUT(key, slot->rest.room) &&
-              PUT(key, slot->rest.n_later) && PUT(key, slot->rest.by_rule);
+    bool ok = PUT(key, policy) && PUT(key, options->written) && PUT(key, slot->costs) &&
+              PUT(key, options->barriers) && PUT(key, options->memory_blocks) &&
+              PUT(key, options->memory_bytes) && PUT(key, options->pairing.max_segment) &&
+              PUT(key, options->pairing.max_moves) && PUT(key, slot->strand[0].n) &&
+              PUT(key, slot->rest.room) && PUT(key, slot->rest.n_later) &&
+              PUT(key, slot->rest.by_rule);
 #define X(field, doc) ok = ok && PUT(key, options->pairing.field);
     DH_PAIR_SWITCH_LIST(X)
 #undef X

@@ -154,6 +154,8 @@ dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
 
 /* ---- order policies: one row each --------------------------------------------------------- */
 
+typedef struct dh_written_order dh_written_order; /* written.h */
+
 typedef struct dh_order_options {
     dh_pair_options pairing; /* switches of the paper's ablation */
     bool barriers;           /* between the rounds of a plan, as in the paper; else events */
@@ -162,6 +164,7 @@ typedef struct dh_order_options {
      * taken. */
     double memory_blocks; /* in blocks' activations: a forward beside a backward has one to two */
     double memory_bytes;
+    const dh_written_order *written; /* of policy dh_written_policy; else NULL */
 } dh_order_options;
 /* Limit where nothing is known of a device's memory: the forward of one layer fits beside the
  * backward of another, and little more. */

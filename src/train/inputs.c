@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "data/expand.h"
+#include "train/recipe.h"
 #include "train/trained.h"
 
 /* ---- one output, one input ------------------------------------------------------------------ */
@@ -92,6 +93,7 @@ dh_status dh_job_each_input(dh_ctx *ctx, const dh_job *job, dh_input_fn fn, void
                  {"train.init_from", job->init_from},
                  {"lora.init_from", job->lora_init_from},
                  {"parallel.schedule", job->schedule},
+                 {"overlap.policy", dh_job_order_file(job) ? job->overlap_policy : NULL},
                  {"moe.recorded", job->moe_recorded},
                  {"model", job->model_spec},
                  {"profile", job->profile}};

@@ -1,5 +1,6 @@
 /* A job's settings to the fields of its recipe. */
 #include "train/recipe.h"
+#include "strategy/written.h"
 
 #include <string.h>
 
@@ -162,14 +163,43 @@ static bool has_two_strands(const dh_job *job, const dh_strategy *strategy,
            (dh_schedule_find(&quiet, job->schedule, &row) == DH_OK && row->pairs);
 }
 
+int64_t dh_usual_layer(const dh_model *m)
+{
+    const dh_layer_kinds kinds = dh_model_kinds(m, 0, m->n_layers);
+    int most = 0;
+    for (int k = 1; k < kinds.n; k++)
+        if (kinds.count[k] > kinds.count[most]) most = k;
+    return kinds.layer[most];
+}
+
+bool dh_job_order_file(const dh_job *job)
+{
+    return strpbrk(job->overlap_policy, "/.") != NULL;
+}
+
+static dh_status find_policy(dh_ctx *ctx, const dh_job *job, const dh_recipe *recipe,
+                             dh_ordering *ordering)
+{
+    if (strcmp(job->overlap_policy, "auto") == 0) return DH_OK;
+    if (!dh_job_order_file(job))
+        return dh_order_policy_find(ctx, job->overlap_policy, &ordering->policy);
+    ordering->options.written = recipe->ordering.options.written;
+    ordering->policy = dh_written_policy();
+    if (ordering->options.written) return DH_OK;
+    return dh_fail(
+        ctx, DH_EUNSUPPORTED,
+        "overlap.policy is a file, %.200s, which is the order of one job: a search needs a "
+        "policy (dhelix list policies), as --set overlap.policy=auto",
+        job->overlap_policy);
+}
+
 dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                         dh_recipe *recipe)
 {
     dh_ordering ordering;
     const bool all = job->overlap_local && job->overlap_cross && job->overlap_comm_comm;
     DH_TRY(dh_strategy_ordering(ctx, strategy, &ordering));
-    if (strcmp(job->overlap_policy, "auto") != 0)
-        DH_TRY(dh_order_policy_find(ctx, job->overlap_policy, &ordering.policy));
+    DH_TRY(find_policy(ctx, job, recipe, &ordering));
     set_switches(job, &ordering.options);
     if (!all && !has_two_strands(job, strategy, ordering.policy))
         return dh_fail(ctx, DH_EINVAL,

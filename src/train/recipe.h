@@ -30,6 +30,10 @@ dh_status dh_recipe_place(dh_ctx *ctx, const dh_cluster *cluster, dh_recipe *rec
  * errors    DH_EMISSING a policy; DH_EINVAL switches that it cannot obey */
 dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                         dh_recipe *recipe);
+/* The first layer of the kind that most layers are of. */
+int64_t dh_usual_layer(const dh_model *model);
+/* Whether overlap.policy is a file of an order. dh_recipe_use takes it from the recipe. */
+bool dh_job_order_file(const dh_job *job);
 /* Whether parallel.schedule is a CSV file. */
 bool dh_job_schedule_file(const dh_job *job);
 /* Else its row, and what the job says for it.

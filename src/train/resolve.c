@@ -8,6 +8,7 @@
 #include "base/c_locale.h"
 #include "config/groups.h"
 #include "program/rewrites.h"
+#include "strategy/written.h"
 #include "train/recipe.h"
 
 enum { TEXT_BYTES = 512 };
@@ -104,7 +105,9 @@ static dh_status find_sizes(dh_ctx *ctx, dh_resolved *r)
 static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
 {
     const dh_job *job = &r->job;
-    const dh_ordering *o = &r->recipe.ordering;
+    dh_ordering *o = &r->recipe.ordering;
+    if (dh_job_order_file(job))
+        DH_TRY(dh_written_order_read(ctx, r->arena, job->overlap_policy, &o->options.written));
     DH_TRY(dh_recipe_use(ctx, job, strategy, &r->recipe));
     r->recipe.ordering.cache = dh_order_cache_create();
     if (!o->cache) return dh_no_memory(ctx);
@@ -178,6 +181,42 @@ static dh_status note_dispatch(dh_ctx *ctx, dh_resolved *r, const char *why)
                     why);
 }
 
+static dh_status layer_graph(dh_ctx *ctx, const dh_recipe *recipe, int64_t layer, dh_graph **graph)
+{
+    const dh_mesh *m = &recipe->mesh;
+    const dh_graph_rank first = {
+        .shard = {.tp = m->tp, .ep = m->ep, .whole_experts = m->whole_experts}};
+    dh_graph_spec spec = dh_recipe_graphs(recipe);
+    spec.build.layer = layer;
+    return dh_graph_make(ctx, &spec, DH_BLOCK_LAYER, first, NULL, graph);
+}
+
+/* An order from a file, against the layers that it is of. */
+static dh_status check_order(dh_ctx *ctx, dh_resolved *r)
+{
+    const dh_written_order *order = r->recipe.ordering.options.written;
+    const dh_model *model = &r->recipe.model;
+    dh_graph *graphs[2] = {NULL, NULL};
+    dh_slot *slot;
+    dh_status st = DH_OK;
+    if (!order) return DH_OK;
+    for (int s = 0; st == DH_OK && s < 2; s++) {
+        const int64_t layer = order->layer[s] < 0 ? dh_usual_layer(model) : order->layer[s];
+        if (layer >= model->n_layers)
+            st = dh_fail(ctx, DH_EINVAL, "%s: there is no layer %lld: they are 0 to %lld",
+                         order->path, (long long)layer, (long long)model->n_layers - 1);
+        else
+            st = layer_graph(ctx, &r->recipe, layer, &graphs[s]);
+    }
+    if (st == DH_OK)
+        st = dh_slot_of_graphs(ctx, r->arena, r->recipe.costs, &r->recipe.mesh, 0, graphs[0],
+                               graphs[1], &slot);
+    if (st == DH_OK) st = dh_written_order_check(ctx, order, slot);
+    dh_graph_destroy(graphs[0]);
+    dh_graph_destroy(graphs[1]);
+    return st;
+}
+
 /* Let costs make the choices that the strategy leaves open. */
 static dh_status decide(dh_ctx *ctx, dh_resolved *r)
 {
@@ -198,6 +237,7 @@ static dh_status use(dh_ctx *ctx, dh_resolved *r, const dh_strategy *strategy)
     DH_TRY(find_ordering(ctx, r, strategy));
     DH_TRY(find_costs(ctx, r));
     DH_TRY(decide(ctx, r));
+    DH_TRY(check_order(ctx, r));
     DH_TRY(find_schedule(ctx, r));
     DH_TRY(dh_resolved_hold(ctx, r));
     DH_TRY(dh_resolved_order_memory(ctx, r));
