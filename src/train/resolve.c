@@ -114,6 +114,7 @@ static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *s
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): dh_recipe_use has set the policy
     DH_TRY(dh_resolved_note(ctx, r, "order policy", o->policy->name, "%s",
                             strcmp(job->overlap_policy, "auto") == 0 ? "the strategy's"
+                            : o->options.written                     ? job->overlap_policy
                                                                      : "overlap.policy"));
     return dh_resolved_note(
         ctx, r, "between pairs", o->options.barriers ? "barriers" : "events", "%s",
