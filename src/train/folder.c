@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/json_text.h"
+#include "train/recipe.h"
 #include "train/run.h"
 
 /* ---- job.yaml -------------------------------------------------------------------------------- */
@@ -42,6 +43,7 @@ static dh_status print_portable(dh_ctx *ctx, const dh_job *job, char **text)
     copy.val_files = DH_NEW_N(job->arena, char *, job->n_val_files + 1);
     if (!copy.train_files || !copy.val_files) return dh_no_memory(ctx);
     for (size_t i = 0; i < DH_COUNTOF(paths); i++) *paths[i] = from_root(job->arena, *paths[i]);
+    if (dh_job_order_file(job)) copy.overlap_policy = from_root(job->arena, copy.overlap_policy);
     for (size_t i = 0; i < job->n_train_files; i++)
         copy.train_files[i] = from_root(job->arena, job->train_files[i]);
     for (size_t i = 0; i < job->n_val_files; i++)

@@ -21,7 +21,7 @@ static const dh_validation_job rows[] = {
     {"torchtitan-8b torchtitan-70b-fsdp torchtitan-llama2-*", "torchtitan-fsdp", "a100"},
     {"torchtitan-405b-fsdp", "torchtitan-fsdp", "h100-500w"},
     {"mpt-*", "mpt", "a100"},
-    {"mpt-*", "mpt-h100", "h100"},
+    {"mpt-760m mpt-1b mpt-3b mpt-7b mpt-13b mpt-30b mpt-70b", "mpt-h100", "h100"},
     {"nemo-gpt3-175b nemo-llama3* nemo-nemotron-15b nemo-nemotron-340b", "nemo-recipes", "h100"},
     {"nemo-gpt3-* nemo-llama* nemo-nemotron-8b nemo-nemotron-22b nemo-nemotron-340b", "nemo",
      "h100"},
