@@ -156,6 +156,12 @@ static dh_status read_order(reader *r, part value)
     char name[NAME_BYTES];
     const dh_order_policy *row;
     DH_TRY(copy_name(r, value, name));
+    if (strpbrk(name, "/."))
+        return dh_fail(
+            r->ctx, DH_EINVAL,
+            "strategy: order is %s; it is a row of dhelix list policies, and an order in a "
+            "file goes into overlap.policy",
+            name);
     DH_TRY(dh_order_policy_find(r->ctx, name, &row));
     r->own.policy = row->name;
     return DH_OK;

@@ -5,7 +5,7 @@ head -c 20000 docs/validation.md >"$tmp/text.txt"
 cat >"$tmp/job.yaml" <<END
 model: {family: gpt2, n_layers: 4, width: 32, n_heads: 4, vocab: 256, max_seq: 32}
 data: {train: $tmp/text.txt}
-train: {batch: 8, micro_batch: 1, seq_len: 32, steps: 2}
+train: {batch: 4, micro_batch: 1, seq_len: 32, steps: 2}
 parallel: {dp: 1, tp: 2}
 strategy: dhelix
 END
@@ -71,6 +71,7 @@ refused 'there is no layer 4: they are 0 to 3' layers
 : >"$tmp/empty.order"
 refused 'empty.order has no operators' empty
 refused 'cannot open' none
+fails 1 'a file goes into overlap.policy' "$dhelix" check "$tmp/job.yaml" --set 'strategy={schedule: dhelix-w, order: ./fast.order}'
 fails 1 'a search needs a policy' "$dhelix" tune "$tmp/job.yaml" --cluster a40 --devices 2 --set overlap.policy="$tmp/fast.order"
 fails 1 'would overwrite it' "${plan[@]}" --write "$tmp/job.yaml"
 finish
