@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "train/inputs.h"
 #include "train/session.h"
 #include "train/tensors.h"
@@ -108,6 +109,7 @@ static dh_status fill(void *user, dh_ctx *ctx, size_t index, int64_t row0, int64
     const source *s = user;
     const dh_export_tensor *t = &s->list[index];
     int64_t n_cols = t->ndim > 0 ? t->shape[t->ndim - 1] : 1;
+    DH_TRY(dh_heed_stop(ctx, "weights were written"));
     if (index >= s->n_stored) {
         memset(dst, 0, (size_t)(n_rows * n_cols) * sizeof *dst);
         return DH_OK;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stop.h"
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "train/run.h"
@@ -27,7 +28,8 @@ static dh_status count_bytes(dh_ctx *ctx, const dh_dataset *ds, const dh_tokeniz
     for (int64_t at = 0; st == DH_OK && at < r->tokens; at += PART) {
         int64_t n = DH_MIN(r->tokens - at, PART);
         dh_str_clear(&text);
-        st = dh_dataset_read(ctx, ds, at + 1, n, ids);
+        st = dh_heed_stop(ctx, "bytes of tokens were counted");
+        if (st == DH_OK) st = dh_dataset_read(ctx, ds, at + 1, n, ids);
         if (st == DH_OK)
             st = dh_tokenizer_decode(ctx, tok, ids, (size_t)n, DH_DECODE_SKIP_SPECIAL, &text);
         r->bytes += (int64_t)text.len;

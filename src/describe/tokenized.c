@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json_text.h"
+#include "base/stop.h"
 #include "data/chat.h"
 #include "data/dataset.h"
 #include "data/train_bpe.h"
@@ -91,7 +92,8 @@ static dh_status each_part(dh_ctx *ctx, const dh_dataset *ds, const dh_tokenize_
     dh_status st = DH_OK;
     for (int64_t at = 0; st == DH_OK && at < total; at += READ_TOKENS) {
         int64_t n = DH_MIN(total - at, READ_TOKENS);
-        st = dh_dataset_read(ctx, ds, at, n, ids);
+        st = dh_heed_stop(ctx, "tokens were read");
+        if (st == DH_OK) st = dh_dataset_read(ctx, ds, at, n, ids);
         if (st == DH_OK) st = in->sink(ctx, in->self, ids, (size_t)n);
     }
     free(ids);

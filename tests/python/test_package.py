@@ -388,6 +388,16 @@ class Models(Test):
             dhelix.evaluate(self.run_folder, "nothing.txt")
 
 
+    def test_interrupted_evaluation_ends_at_once(self):
+        texts = [ROOT / "examples/data/tinyshakespeare.txt"] * 40  # a minute
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        start = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            dhelix.evaluate(self.run_folder, texts, seq=32)
+        self.assertIsInstance(caught.exception.__context__, dhelix.Interrupted)
+        self.assertLess(time.monotonic() - start, 20)
+
     def test_convert(self):
         found = dhelix.convert(self.run_folder, "model.hf", dtype="bf16")
         self.assertEqual(found, program("convert", self.run_folder, "model.hf", "--dtype", "bf16", "--replace"))
