@@ -257,6 +257,8 @@ static json_t *row_json(const dh_validation_row *r)
     if (row && r->command) {
         json_object_set_new(row, "command", json_string(r->command));
         json_object_set_new(row, "step_ms", json_real(r->step_ns * 1e-6));
+        json_object_set_new(row, "fitted", json_boolean(r->fitted));
+        if (*r->facts.cluster) json_object_set_new(row, "step", dh_step_facts_json(&r->facts));
     }
     return row;
 }

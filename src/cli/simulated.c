@@ -386,6 +386,16 @@ static void print_spanning(const dh_simulated_list *list, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
 }
 
+/* How far off predictions of steps like this one were. */
+static void print_nearest(const dh_simulated_list *list, dh_str *out)
+{
+    dh_precedents found;
+    dh_str text = DH_STR_INIT;
+    if (!dh_simulated_precedents(list, &found)) return;
+    dh_precedents_print(&found, &text);
+    dh_cli_paragraph(out, &text, 2);
+}
+
 void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
 {
     print_job(list, out);
@@ -394,4 +404,5 @@ void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
         print_one(list, &list->at[0], out);
     else
         print_rows(list, out);
+    print_nearest(list, out);
 }

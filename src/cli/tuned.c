@@ -182,6 +182,16 @@ static void print_beyond(const dh_tune *t, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
 }
 
+/* How far off predictions of steps like the best one were. */
+static void print_nearest(const dh_tuned *t, dh_str *out)
+{
+    dh_precedents found;
+    dh_str text = DH_STR_INIT;
+    if (!dh_tuned_precedents(t, &found)) return;
+    dh_precedents_print(&found, &text);
+    dh_cli_paragraph(out, &text, 2);
+}
+
 static void print_refused(const dh_tune *t, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
@@ -279,5 +289,6 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
     if (r->n_rows > 0 || dh_tuned_has_given(r)) print_rows(t, out);
     if (r->n_rows > 0) print_best(t, out);
     print_beyond(r, out);
+    print_nearest(t, out);
     print_values(t, out);
 }

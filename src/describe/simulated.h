@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "costs/cluster.h"
+#include "costs/precedents.h"
 #include "describe/cargo.h"
 #include "train/simulation.h"
 
@@ -99,6 +100,9 @@ dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_clust
 double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job);
 /* Length of the first of texts with commas between them; commas in brackets are part of one. */
 size_t dh_simulated_word(const char *texts);
+
+/* Of dh_simulated_first's step. False: there is none, or it is this machine's. */
+bool dh_simulated_precedents(const dh_simulated_list *list, dh_precedents *found);
 
 /* NULL: out of memory */
 json_t *dh_simulated_json(const dh_simulated_list *list);

@@ -193,6 +193,17 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
     return one;
 }
 
+bool dh_simulated_precedents(const dh_simulated_list *list, dh_precedents *found)
+{
+    dh_ctx quiet = DH_CTX_INIT;
+    dh_step_facts facts;
+    const dh_simulated *first = dh_simulated_first(list);
+    if (!list->cluster || !first) return false;
+    dh_step_facts_of(&first->job->job, list->cluster, &facts);
+    dh_step_facts_take(facts.strategy, first->chosen ? first->chosen : first->strategy->name);
+    return dh_precedents_find(&quiet, &facts, found) == DH_OK;
+}
+
 json_t *dh_simulated_json(const dh_simulated_list *list)
 {
     const dh_job *j = list->job;
@@ -210,5 +221,8 @@ json_t *dh_simulated_json(const dh_simulated_list *list)
     if (list->peak_flops_per_s > 0)
         json_object_set_new(document, "peak_tflops_per_device",
                             json_real(list->peak_flops_per_s * 1e-12));
+    dh_precedents found;
+    if (dh_simulated_precedents(list, &found))
+        json_object_set_new(document, "nearest", dh_precedents_json(&found));
     return document;
 }

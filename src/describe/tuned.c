@@ -126,6 +126,25 @@ dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tun
                       .tune = tune};
 }
 
+bool dh_tuned_precedents(const dh_tuned *t, dh_precedents *found)
+{
+    dh_ctx quiet = DH_CTX_INIT;
+    dh_step_facts facts;
+    char strategy[64];
+    if (!t->cluster || t->tune->n_rows == 0) return false;
+    const int64_t *at = t->tune->rows[0].config.at;
+    dh_step_facts_of(t->job, t->cluster, &facts);
+    facts.devices = (double)t->devices;
+    facts.tp = (double)at[DH_TUNE_TP];
+    facts.pp = (double)at[DH_TUNE_PP];
+    facts.cp = (double)at[DH_TUNE_CP];
+    facts.ep = (double)at[DH_TUNE_EP];
+    facts.zero = (double)at[DH_TUNE_ZERO];
+    dh_step_facts_take(facts.strategy, dh_tune_value(DH_TUNE_STRATEGY, at[DH_TUNE_STRATEGY],
+                                                     strategy, sizeof strategy));
+    return dh_precedents_find(&quiet, &facts, found) == DH_OK;
+}
+
 json_t *dh_tuned_json(const dh_tuned *t)
 {
     const dh_tune *r = t->tune;
@@ -140,5 +159,8 @@ json_t *dh_tuned_json(const dh_tuned *t)
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
         json_object_set_new(document, "memory_reserve", json_real(t->cluster->memory_reserve));
     }
+    dh_precedents found;
+    if (document && dh_tuned_precedents(t, &found))
+        json_object_set_new(document, "nearest", dh_precedents_json(&found));
     return document;
 }

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "costs/cluster.h"
+#include "costs/precedents.h"
 #include "dhelix/job.h"
 #include "dhelix/tune.h"
 
@@ -19,6 +20,8 @@ typedef struct dh_tuned {
 /* Whether the job as it stands has a row. */
 bool dh_tuned_has_given(const dh_tune *tune);
 dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tune *tune);
+/* Of the best configuration. False: there is none, or it is this machine's. */
+bool dh_tuned_precedents(const dh_tuned *tuned, dh_precedents *found);
 /* NULL: out of memory */
 json_t *dh_tuned_json(const dh_tuned *tuned);
 

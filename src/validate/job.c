@@ -234,7 +234,12 @@ dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_jo
     dh_validation_row *row = &v->rows[v->n_rows - 1];
     row->command = dh_shipped_command(v, job);
     row->step_ns = step_ns;
-    return row->command ? DH_OK : dh_no_memory(ctx);
+    if (!row->command) return dh_no_memory(ctx);
+    dh_shipped_run run;
+    const dh_status st = dh_shipped_read(ctx, v, job, &run);
+    if (st == DH_OK && run.cluster) dh_step_facts_of(run.job, run.cluster, &row->facts);
+    dh_shipped_fini(&run);
+    return st;
 }
 
 /* ---- FLOPs ------------------------------------------------------------------------------------

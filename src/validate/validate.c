@@ -1,5 +1,6 @@
 /* The tables, and running one. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/embedded.h"
@@ -81,6 +82,7 @@ static const dh_validation_table tables[] = {
      .unit = "ms",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 12,
+     .fitted = " 12 layers,| 20 layers,",
      .run = dh_validate_vtrain_node},
     {.name = "vtrain",
      .file = "vtrain_multi",
@@ -99,6 +101,7 @@ static const dh_validation_table tables[] = {
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 10,
+     .fitted = "Mixtral-8x22B,|Qwen2-57B-A14B,",
      .run = dh_validate_moe_folding},
     {.name = "moe-zoo",
      .file = "moe_zoo_h100",
@@ -107,6 +110,7 @@ static const dh_validation_table tables[] = {
             "rests on row tp4 ep8",
      .unit = "TFLOP/s",
      .measure = DH_VALIDATION_RELATIVE,
+     .fitted = "tp4 ep8",
      .run = dh_validate_moe_zoo},
     {.name = "torchtitan",
      .file = "torchtitan_llama3_h100",
@@ -121,6 +125,7 @@ static const dh_validation_table tables[] = {
      .aim = 10,
      .rests = {"gemm.efficiency"},
      .rests_cluster = "h100-500w",
+     .fitted = ", bf16|8B FSDP4 CP2|8B FSDP2 CP4|8B FSDP1 CP8",
      .run = dh_validate_torchtitan},
     {.name = "torchtitan-fsdp",
      .file = "torchtitan_fsdp2",
@@ -198,6 +203,7 @@ static const dh_validation_table tables[] = {
      .aim = 4,
      .rests = {"gemm.efficiency", "gemm.tile_half", "gemm.start_k"},
      .rests_cluster = "a100",
+     .fitted = "*",
      .run = dh_validate_korthikanti},
     {.name = "korthikanti-utilisation",
      .file = "korthikanti22_table3_table5_iter_time",
@@ -207,6 +213,7 @@ static const dh_validation_table tables[] = {
          "and 312 TFLOP/s a device",
      .unit = "%",
      .measure = DH_VALIDATION_POINTS,
+     .fitted = "*",
      .run = dh_validate_korthikanti_utilisation},
     {.name = "korthikanti-layer",
      .file = "korthikanti22_table4_layer_time_22B",
@@ -218,6 +225,7 @@ static const dh_validation_table tables[] = {
      .aim = 7,
      .rests = {"gemm.efficiency", "device.memory_efficiency"},
      .rests_cluster = "a100",
+     .fitted = "*",
      .run = dh_validate_korthikanti_layer},
     {.name = "korthikanti-scaling",
      .file = "korthikanti22_text_dp_scaling",
@@ -264,6 +272,7 @@ static const dh_validation_table tables[] = {
      .aim = 5,
      .rests = {"gemm.efficiency", "local.efficiency", "local.between_gb_per_s"},
      .rests_cluster = "a40",
+     .fitted = "*",
      .run = dh_validate_dhelix_shares},
     {.name = "dhelix-throughput",
      .form = DH_VALIDATION_BARS,
@@ -278,6 +287,7 @@ static const dh_validation_table tables[] = {
      .aim = 6,
      .rests = {"local.transfer_efficiency"},
      .rests_cluster = "a40",
+     .fitted = "GPT-6.7B Intra-batch|Llama-8B Intra-batch",
      .run = dh_validate_dhelix_systems},
     {.name = "dhelix-speedups",
      .form = DH_VALIDATION_BARS,
@@ -293,6 +303,7 @@ static const dh_validation_table tables[] = {
      .aim = 5,
      .rests = {"local.transfer_efficiency"},
      .rests_cluster = "a40",
+     .fitted = "GPT-6.7B Intra-batch|Llama-8B Intra-batch",
      .run = dh_validate_dhelix_speedups},
     {.name = "dhelix-context",
      .form = DH_VALIDATION_BARS,
@@ -357,6 +368,7 @@ static const dh_validation_table tables[] = {
      .unit = "1/s",
      .measure = DH_VALIDATION_RELATIVE,
      .aim = 10,
+     .fitted = "Megatron-LM",
      .run = dh_validate_dhelix_experts},
     {.name = "dhelix-hidden",
      .form = DH_VALIDATION_BARS,
@@ -654,9 +666,23 @@ bool dh_validation_meets_aim(const dh_validation *v)
     return v->table->exact ? v->max_error < 1e-9 : v->mean_error <= v->table->aim;
 }
 
+static bool is_fitted(const dh_validation_table *t, const char *label)
+{
+    char part[64];
+    if (!t->fitted || strcmp(t->fitted, "*") == 0) return t->fitted;
+    for (const char *at = t->fitted; *at; at += strspn(at, "|")) {
+        const size_t n = strcspn(at, "|");
+        snprintf(part, sizeof part, "%.*s", (int)n, at);
+        if (strstr(label, part)) return true;
+        at += n;
+    }
+    return false;
+}
+
 static void summarise(dh_validation *v)
 {
     for (size_t i = 0; i < v->n_rows; i++) {
+        v->rows[i].fitted = is_fitted(v->table, v->rows[i].label);
         v->mean_error += v->rows[i].error / (double)v->n_rows;
         v->max_error = DH_MAX(v->max_error, v->rows[i].error);
     }

@@ -8,6 +8,7 @@
 #define DH_VALIDATE_VALIDATE_H
 
 #include "base/base.h"
+#include "costs/precedents.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,6 +43,8 @@ typedef struct dh_validation_row {
     const char *series;          /* how the label ends: rows that stand together; NULL */
     const char *command;         /* that simulates the job of this row; NULL: there is none */
     double step_ns;              /* of that job */
+    dh_step_facts facts;         /* of that job; of no cluster: empty */
+    bool fitted;                 /* a constant was fitted to it */
 } dh_validation_row;
 
 /* Simulated steps by command, so that tables of the same jobs simulate them once. */
@@ -69,6 +72,9 @@ typedef struct dh_validation_table {
      * more. */
     const char *rests[DH_VALIDATION_CONSTANTS];
     const char *rests_cluster;
+    /* Rows that any constant was fitted to: "*" all, else parts of their labels, with | between;
+     * NULL: none. */
+    const char *fitted;
     dh_status (*run)(dh_ctx *ctx, dh_validation *validation);
 } dh_validation_table;
 

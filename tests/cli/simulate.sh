@@ -89,7 +89,7 @@ for form in "${forms[@]}"; do
     for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
         says "$name"
     done
-    [ "$form" != --json ] || same "$(grep -c '"strategy"' "$tmp/out")" "$n_strategies"
+    [ "$form" != --json ] || same "$(grep -c '^   "strategy"' "$tmp/out")" "$n_strategies"
 done
 # The job as given comes first. Each strategy has the schedule that it needs: its own, or of those that
 # make pairs the one with the shortest step.
