@@ -14,6 +14,21 @@ says 'tokens/s'
 says 'MFU: 6 a parameter and token and causal attention'
 says 'bubble'
 says 'costs: cluster h100'
+# Also how far predictions of the most similar published steps were off.
+said=$(tr -s ' \n' ' ' <"$tmp/out")
+check 'the nearest row, and the mean of several' grep -Eq 'nearest measured: .* on [0-9]+ h100.*, .* \(table [a-z0-9-]+\): predicted [0-9.]+ % too (fast|slow).*; 5 nearest rows: [0-9.]+ % off on average' <<<"$said"
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster mi300x
+says 'nearest measured: no row of this device'
+ok "$dhelix" simulate "$tmp/job.yaml" --cluster mi300x --json
+check 'the same in JSON' grep -q '"reason": "no row of this device"' "$tmp/out"
+ok "$dhelix" simulate examples/tp2.yaml
+check 'nothing was published of this machine' [ "$(grep -c 'nearest measured' "$tmp/out")" = 0 ]
+# A published step is its own nearest row, and what is simulated of it is what the file of predictions has.
+ok "$dhelix" simulate validation/jobs/nemo-llama2-7b.yaml --cluster h100 --set parallel.dp=4 --set parallel.pp=2 \
+    --set parallel.tp=1 --set parallel.cp=1 --set parallel.virtual_stages=1 --set train.batch=512 --set train.micro_batch=1 \
+    --set train.seq_len=8192 --set system=nemo+second-flash --set train.fp8=hybrid --json
+same "$(json table) $(json distance)" 'nemo-long 0.0' 'the row and its distance'
+close "$(json predicted)" "$(awk -v all="$(json tokens_per_s)" 'BEGIN { print all / 8 }')" 1
 
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --json
 cp "$tmp/out" "$tmp/h100.json"
@@ -89,7 +104,7 @@ for form in "${forms[@]}"; do
     for name in $("$dhelix" list strategies --json | sed -n 's/.*"name": "\([^"]*\)".*/\1/p'); do
         says "$name"
     done
-    [ "$form" != --json ] || same "$(grep -c '^   "strategy"' "$tmp/out")" "$n_strategies"
+    [ "$form" != --json ] || same "$(grep -c '^      "strategy"' "$tmp/out")" "$n_strategies"
 done
 # The job as given comes first. Each strategy has the schedule that it needs: its own, or of those that
 # make pairs the one with the shortest step.

@@ -15,6 +15,7 @@ says '<- best'
 says 'why not'
 says 'the best with each value'
 says 'tp spans nodes'
+says 'nearest measured: '
 check 'configurations a second are said' grep -q 'configurations in .* a second' "$tmp/err"
 
 # Nothing possible has a reason, also where nothing was refused.

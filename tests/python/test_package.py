@@ -153,6 +153,8 @@ class Planning(Test):
         said = program("simulate", example, "--cluster", "a100", "--strategies", ",".join(names))
         job = dhelix.Job(example)
         self.assertEqual(job.simulate("a100", names), said)
+        self.assertEqual(len(said["nearest"]["rows"]), 3)
+        self.assertGreater(said["nearest"]["mean_error_percent"], 0)
         self.assertEqual([row["strategy"] for row in said["strategies"]], ["dhelix", "sequential"])
         self.assertEqual([row.get("as_given", False) for row in said["strategies"]], [True, False])
         cluster = ROOT / "clusters/a100.yaml"
@@ -192,6 +194,7 @@ class Planning(Test):
         )
         self.assertEqual(found, program("tune", example, *words))
         self.assertEqual([row["settings"]["parallel.tp"] for row in found["ranked"]], [2, 2, 2])
+        self.assertEqual(found["nearest"]["rows"][0]["step"]["peak_tflops"], 312)
         best = job.replace({"ranks": "auto", **found["ranked"][0]["settings"]})
         self.assertEqual(best["ranks"], 4)
 

@@ -195,12 +195,17 @@ static void test_tables(void **state)
         assert_true(v->n_rows >= 2);
         assert_non_null(strstr(v->source, "SOURCE"));
         double sum = 0;
+        size_t n_fitted = 0;
         for (size_t r = 0; r < v->n_rows; r++) {
             assert_true(isfinite(v->rows[r].predicted) && isfinite(v->rows[r].error));
             assert_true(v->rows[r].error <= v->max_error);
             assert_true(job_is_listed(tables[i].name, v->rows[r].command));
             sum += v->rows[r].error;
+            n_fitted += v->rows[r].fitted;
         }
+        if (tables[i].fitted && n_fitted == 0)
+            fail_msg("%s: no row is called %s", tables[i].name, tables[i].fitted);
+        assert_true(tables[i].fitted || n_fitted == 0);
         assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
         if (dh_validation_has_aim(&tables[i]) && !dh_validation_meets_aim(v))
             fail_msg("%s: mean error %g, aim %g", tables[i].name, v->mean_error, tables[i].aim);
