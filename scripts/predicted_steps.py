@@ -21,7 +21,7 @@ TABLES = """megascale korthikanti-iteration korthikanti-scaling megatron-sc21 vt
 simumax-dense zero-bubble-throughput torchtitan torchtitan-fsdp mpt mpt-h100 nemo-recipes nemo nemo-long held-out
 dhelix-throughput dhelix-context dhelix-a800 dhelix-experts""".split()
 RATES = {"1/s", "TFLOP/s"}
-FACTS = """cluster system family strategy parameters experts devices tp pp cp ep zero seq_len fp8 processors peak_tflops
+FACTS = """cluster system family strategy schedule recompute parameters experts devices tp pp cp ep zero seq_len fp8 processors peak_tflops
 memory_gb_per_s local_gb_per_s network_gb_per_s""".split()
 COLUMNS = ["table", "row", "predicted", "published", "rate", "fitted", *FACTS]
 TITLE = """# Predicted and published steps: written by scripts/predicted_steps.py from `dhelix validate --json`.

@@ -33,6 +33,8 @@ static const struct fact {
                      TEXT(system),
                      TEXT(family),
                      TEXT(strategy),
+                     TEXT(schedule),
+                     TEXT(recompute),
                      NUMBER(parameters),
                      NUMBER(experts),
                      NUMBER(devices),
@@ -58,6 +60,11 @@ static double number_at(const dh_step_facts *f, size_t offset)
 {
     return *(const double *)(const void *)((const char *)f + offset);
 }
+
+static const char *const recompute_names[] = {[DH_RECOMPUTE_NONE] = "none",
+                                              [DH_RECOMPUTE_SELECTIVE] = "selective",
+                                              [DH_RECOMPUTE_FULL] = "full",
+                                              [DH_RECOMPUTE_ATTENTION] = "attention"};
 
 void dh_step_facts_take(char out[DH_PRECEDENT_TEXT], const char *text)
 {
@@ -85,6 +92,8 @@ void dh_step_facts_of(const dh_job *job, const dh_cluster *cluster, dh_step_fact
     dh_step_facts_take(f->system, job->system);
     dh_step_facts_take(f->family, dh_family_names[job->model.family]);
     dh_step_facts_take(f->strategy, job->strategy);
+    dh_step_facts_take(f->schedule, job->pp > 1 ? job->schedule : "");
+    dh_step_facts_take(f->recompute, recompute_names[job->recompute]);
 }
 
 json_t *dh_step_facts_json(const dh_step_facts *f)
@@ -117,6 +126,8 @@ typedef enum term_kind {
     X("experts", experts, PRESENT, 0, 3, "experts or dense layers")                                \
     X("strategy", strategy, NAME, 0, 1, "how communication is hidden")                             \
     X("family", family, NAME, 0, 0.5, "family of the model")                                       \
+    X("schedule", schedule, NAME, 0, 0.5, "order of the stages' work")                             \
+    X("recomputation", recompute, NAME, 0, 0.5, "activations computed again in backward")          \
     X("precision", fp8, PRESENT, 0, 1, "products of 8 or 16 bits")                                 \
     X("tp", tp, PRESENT, 1, 1, "tensor parallelism or none")                                       \
     X("pp", pp, PRESENT, 1, 1, "pipeline stages or none")                                          \

@@ -22,6 +22,7 @@ enum { DH_PRECEDENT_TEXT = 96, DH_PRECEDENT_SHOWN = 3, DH_PRECEDENT_MEAN_OF = 5 
 typedef struct dh_step_facts {
     char cluster[DH_PRECEDENT_TEXT], system[DH_PRECEDENT_TEXT];
     char family[DH_PRECEDENT_TEXT], strategy[DH_PRECEDENT_TEXT];
+    char schedule[DH_PRECEDENT_TEXT], recompute[DH_PRECEDENT_TEXT]; /* schedule "": no stages */
     double parameters, experts; /* of the model; of a layer, 0: dense */
     double devices, tp, pp, cp, ep, zero;
     double seq_len, fp8;                             /* fp8 1: products of 8 bits */

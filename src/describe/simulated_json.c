@@ -201,6 +201,7 @@ bool dh_simulated_precedents(const dh_simulated_list *list, dh_precedents *found
     if (!list->cluster || !first) return false;
     dh_step_facts_of(&first->job->job, list->cluster, &facts);
     dh_step_facts_take(facts.strategy, first->chosen ? first->chosen : first->strategy->name);
+    if (*facts.schedule && first->taken) dh_step_facts_take(facts.schedule, first->taken);
     return dh_precedents_find(&quiet, &facts, found) == DH_OK;
 }
 

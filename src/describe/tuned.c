@@ -126,11 +126,16 @@ dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tun
                       .tune = tune};
 }
 
+static void take(char fact[DH_PRECEDENT_TEXT], dh_tune_dim dim, const int64_t *at)
+{
+    char value[64];
+    dh_step_facts_take(fact, dh_tune_value(dim, at[dim], value, sizeof value));
+}
+
 bool dh_tuned_precedents(const dh_tuned *t, dh_precedents *found)
 {
     dh_ctx quiet = DH_CTX_INIT;
     dh_step_facts facts;
-    char strategy[64];
     if (!t->cluster || t->tune->n_rows == 0) return false;
     const int64_t *at = t->tune->rows[0].config.at;
     dh_step_facts_of(t->job, t->cluster, &facts);
@@ -140,8 +145,10 @@ bool dh_tuned_precedents(const dh_tuned *t, dh_precedents *found)
     facts.cp = (double)at[DH_TUNE_CP];
     facts.ep = (double)at[DH_TUNE_EP];
     facts.zero = (double)at[DH_TUNE_ZERO];
-    dh_step_facts_take(facts.strategy, dh_tune_value(DH_TUNE_STRATEGY, at[DH_TUNE_STRATEGY],
-                                                     strategy, sizeof strategy));
+    take(facts.strategy, DH_TUNE_STRATEGY, at);
+    take(facts.recompute, DH_TUNE_RECOMPUTE, at);
+    take(facts.schedule, DH_TUNE_SCHEDULE, at);
+    if (facts.pp < 2) dh_step_facts_take(facts.schedule, "");
     return dh_precedents_find(&quiet, &facts, found) == DH_OK;
 }
 

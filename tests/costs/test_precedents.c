@@ -3,16 +3,19 @@
 #include "dh_test.h"
 
 #define FACTS                                                                                      \
-    "cluster,system,family,strategy,parameters,experts,devices,tp,pp,cp,ep,zero,seq_len,fp8,"      \
+    "cluster,system,family,strategy,schedule,recompute,parameters,experts,devices,tp,pp,cp,ep,"    \
+    "zero,seq_len,fp8,"                                                                            \
     "processors,peak_tflops,memory_gb_per_s,local_gb_per_s,network_gb_per_s\n"
 #define TITLE "# made by hand\ntable,row,predicted,published,rate,fitted," FACTS
 #define H100 ",132,989.5,3350,450,400\n"
-#define DENSE "llama,sequential,7e10,0,"
+#define DENSE "llama,sequential,1f1b,none,7e10,0,"
 
 static const dh_step_facts job = {.cluster = "h100",
                                   .system = "nemo",
                                   .family = "llama",
                                   .strategy = "sequential",
+                                  .schedule = "1f1b",
+                                  .recompute = "none",
                                   .parameters = 7e10,
                                   .devices = 64,
                                   .tp = 4,
@@ -47,12 +50,13 @@ static void assert_said(const dh_precedents *found, const char *said)
  * is no row at all, however alike the job. */
 static void test_nearest(void **state)
 {
-    const dh_precedents found = find(
-        TITLE "moe,a,10,8,0,0,h100,nemo,mixtral,sequential,7e10,8,64,4,4,1,1,1,8192,0" H100
-              "other,b,11,10,0,0,h100,torchtitan," DENSE "64,4,4,1,1,1,8192,0" H100
-              "same,\"c, 1\",90,100,0,1,h100,nemo+eager," DENSE "128,4,4,1,1,1,8192,0" H100
-              "far,d,10,10,0,0,h100,torchtitan," DENSE "64,1,1,1,1,3,8192,1" H100
-              "a100,e,10,10,0,0,a100,nemo," DENSE "64,4,4,1,1,1,8192,0,108,312,2039,300,200\n");
+    const dh_precedents found =
+        find(TITLE
+             "moe,a,10,8,0,0,h100,nemo,mixtral,sequential,1f1b,none,7e10,8,64,4,4,1,1,1,8192,0" H100
+             "other,b,11,10,0,0,h100,torchtitan," DENSE "64,4,4,1,1,1,8192,0" H100
+             "same,\"c, 1\",90,100,0,1,h100,nemo+eager," DENSE "128,4,4,1,1,1,8192,0" H100
+             "far,d,10,10,0,0,h100,torchtitan," DENSE "64,1,1,1,1,3,8192,1" H100
+             "a100,e,10,10,0,0,a100,nemo," DENSE "64,4,4,1,1,1,8192,0,108,312,2039,300,200\n");
     assert_int_equal(found.n_of_device, 4);
     assert_int_equal(found.n_shown, DH_PRECEDENT_SHOWN);
     assert_string_equal(found.shown[0].table, "same");
@@ -66,6 +70,19 @@ static void test_nearest(void **state)
     assert_said(&found, "nearest measured: llama 70 B on 128 h100, nemo, tp 4 pp 4 (table same, "
                         "fitted): predicted 10.0 % too fast; 3 nearest rows: 11.7 % off on "
                         "average");
+}
+
+/* Of two rows that are alike otherwise the one with the job's recomputation and schedule. */
+static void test_order(void **state)
+{
+    const dh_precedents found =
+        find(TITLE "t,full,10,10,0,0,h100,nemo,llama,sequential,1f1b,full,7e10,0,64,4,4,1,1,1,"
+                   "8192,0" H100 "t,folded,10,10,0,0,h100,nemo,llama,sequential,zb-v,none,7e10,0,"
+                   "64,4,4,1,1,1,8192,0" H100 "t,own,10,10,0,0,h100,nemo," DENSE
+                   "64,4,4,1,1,1,8192,0" H100);
+    assert_string_equal(found.shown[0].row, "own");
+    assert_true(found.shown[0].distance == 0 && found.shown[1].distance == 0.5);
+    assert_string_equal(found.shown[1].row, "full");
 }
 
 /* A rate above the published one is a step too fast, a time above it one too slow. */
@@ -182,9 +199,9 @@ static void test_terms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nearest), cmocka_unit_test(test_signs),
-        cmocka_unit_test(test_mean),    cmocka_unit_test(test_words),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_terms)};
+        cmocka_unit_test(test_nearest), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_signs),   cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shipped), cmocka_unit_test(test_terms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
