@@ -42,7 +42,7 @@ static const dh_validation_job rows[] = {
     {DHELIX_A40, "dhelix-context-speedups", "a40"},
     {"dhelix-llama-66b", "dhelix-a800", "a800"},
     {"dhelix-llama-66b", "dhelix-a800-speedups", "a800"},
-    {"dhelix-llama-66b", "dhelix-ablation", "a800"},
+    {"dhelix-llama-39b", "dhelix-ablation", "a40"},
     {"dhelix-phi-31b", "dhelix-experts", "a40"},
     {DHELIX_A40, "dhelix-hidden", "a40"},
     {"dhelix-llama-66b", "dhelix-text-shares", "a800"},
