@@ -143,7 +143,7 @@ typedef enum term_kind {
     X("sequence length", seq_len, SIZE, 0, 0.25, "tokens of a sequence")                           \
     X("memory bandwidth", memory_gb_per_s, SIZE, 0, 1, "of a device")                              \
     X("links in a node", local_gb_per_s, SIZE, 0, 1, "of a device")                                \
-    X("network", network_gb_per_s, SIZE, 0, 0.5, "of a node, where the step leaves one")
+    X("network", network_gb_per_s, SIZE, 0, 0.5, "of a node")
 
 static const struct term {
     const char *name;
