@@ -270,7 +270,7 @@ check "buckets $auto, of 25 MB $small" awk "BEGIN { exit !($auto < $small) }"
 
 # Every schedule in one table: each the step of the job with it, or the reason why not.
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --schedules all --json --set train.batch=16
-same "$(grep -c '"schedule":' "$tmp/out")" "$("$dhelix" list schedules --json | grep -c '"name"')"
+same "$(grep -c '^      "schedule":' "$tmp/out")" "$("$dhelix" list schedules --json | grep -c '"name"')"
 for schedule in wavelet bidirectional dualpipe; do # two copies of the model are simulated too
     check "$schedule has a step" awk -v s="\"schedule\": \"$schedule\"" \
         'index($0, s) { in_row = 1 } in_row && /"step_ms"/ { found = 1 } /"schedule":/ && !index($0, s) { in_row = 0 }
