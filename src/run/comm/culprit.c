@@ -1,7 +1,7 @@
 /* The ranks that hold up one that has waited too long, the teller. It waits for members of its group,
  * these may wait for others, and so on. The chain is followed to ranks that wait for nobody. They are
  * to blame, and every rank between is only the messenger. So is the teller, where the chain comes
- * back to it: another of its streams may wait for somebody else. */
+ * back to it: another of its streams may wait for somebody else, or compute, or hang. */
 #include "impl.h"
 
 #include <stdio.h>
@@ -35,10 +35,10 @@ static void search_all(search *s, const bool *missing)
     }
 }
 
-/* The teller waits, whatever else it does. */
-static bool is_culprit(const search *s, int rank)
+/* The teller too, where a chain comes back to it and it does something else than wait. */
+static bool is_to_blame(const search *s, int rank)
 {
-    return rank != s->teller && s->states[rank].n_awaited == 0;
+    return s->states[rank].n_awaited == 0;
 }
 
 static void print_rank(const search *s, int rank, dh_str *out)
@@ -71,7 +71,7 @@ static void print_culprits(const search *s, dh_str *out)
     enum { MOST_TOLD = 4 };
     int n_told = 0;
     for (int i = 0; i < s->n_found; i++) {
-        if (!is_culprit(s, s->order[i])) continue;
+        if (!is_to_blame(s, s->order[i])) continue;
         if (n_told++ >= MOST_TOLD) continue;
         if (n_told > 1) dh_str_printf(out, ", and");
         const int length = chain_length(s, s->order[i]);
@@ -94,7 +94,7 @@ void dh_comm_print_culprits(const dh_comm_state *states, int n, int teller, cons
         search_all(&s, missing);
         print_culprits(&s, out);
         for (int r = 0; lost && r < n; r++) lost[r] = false;
-        for (int i = 0; lost && i < s.n_found; i++) lost[s.order[i]] = is_culprit(&s, s.order[i]);
+        for (int i = 0; lost && i < s.n_found; i++) lost[s.order[i]] = is_to_blame(&s, s.order[i]);
     }
     free(s.order);
     free(s.by);
