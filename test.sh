@@ -4,7 +4,7 @@
 #   ./test.sh            release tests; the shorter ones again under address+undefined and thread
 #                        sanitizers
 #   ./test.sh --quick    release tests only
-#   ./test.sh --ci       also those labelled "deep", every published table, those labelled "long" under
+#   ./test.sh --ci       also those labelled "deep", published tables, those labelled "long" under
 #                        sanitizers, and fuzzing, 10 s a target
 #   ./test.sh --full     also the tests labelled "full", all cases of every suite, fresh seeds, 5 minutes
 #                        of fuzzing a target

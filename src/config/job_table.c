@@ -504,7 +504,7 @@ static const dh_setting settings[] = {
                  "holds all tokens there"),
     INT("parallel.zero", zero, "0", 0, 3,
         .help = "what data-parallel (and context-parallel) ranks shard. 1: optimizer state; 2: gradients too, "
-                "reduced to shards as they come; 3: parameters too, gathered block by block"),
+                "reduced to shards in the backward; 3: parameters too, gathered block by block"),
     INT("parallel.prefetch", prefetch, "1", 0, DH_MODEL_MAX_LAYERS, .unit = "blocks",
         .help = "zero 3: number of blocks by which gathering runs ahead of the computation"),
     {.key = "parallel.reshard_after_forward", .type = DH_SET_ENUM_OR_INT, AT(reshard), .fallback = "true", .names = reshard_names,

@@ -15,7 +15,7 @@
  *   W(v, j) needs I(v, j)
  *
  * A model copy is one full set of virtual stages; micro-batch j runs through
- * copy_of[j] only. Only the bidirectional and tick-tock schedules have more than one. */
+ * copy_of[j] only. Schedules wavelet, bidirectional and dualpipe have two. */
 #ifndef DH_PLAN_SCHEDULE_H
 #define DH_PLAN_SCHEDULE_H
 

@@ -1,7 +1,7 @@
 /* The events of a step: what pipeline ranks do, in the one order that all of them share.
  *
- * A schedule and what ranks share (config/sharing.h) give the list. Whoever emits, prices or draws a
- * step reads it, and decides nothing of it again.
+ * A schedule and what ranks share (config/sharing.h) give the list. dh_program_build reads it and
+ * decides nothing of it again.
  *
  * Order. A rank's streams run in order, and a transfer occupies the streams of both ends, so all
  * ranks must agree on one order of everything that communicates. It is that of the schedule's own

@@ -108,10 +108,10 @@ static void a_chain_through_the_teller_has_an_end(void **state)
     expect(WAITS(1) WAITS(2) "; they wait for one another");
     dh_comm_state_end(&states[0], 1); /* the teller computes, or hangs there, as well */
     expect(WAITS(1) ", for want of rank 0 (computing)");
-    out = DH_STR_INIT;
-    dh_comm_print_culprits(states, N, 0, missing, lost, &out);
+    dh_str again = DH_STR_INIT;
+    dh_comm_print_culprits(states, N, 0, missing, lost, &again);
     for (int r = 0; r < N; r++) assert_int_equal(lost[r], r == 0);
-    dh_str_fini(&out);
+    dh_str_fini(&again);
 }
 
 static void computing_beside_a_wait_is_computing(void **state)

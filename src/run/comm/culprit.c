@@ -35,10 +35,12 @@ static void search_all(search *s, const bool *missing)
     }
 }
 
-/* The teller too, where a chain comes back to it and it does something else than wait. */
+/* The teller too, where a chain comes back to it: one of its streams waits, and another is inside an
+ * instruction that does not. */
 static bool is_to_blame(const search *s, int rank)
 {
-    return s->states[rank].n_awaited == 0;
+    const dh_comm_state *state = &s->states[rank];
+    return state->n_awaited == 0 && (rank != s->teller || state->waiting_streams != 0);
 }
 
 static void print_rank(const search *s, int rank, dh_str *out)
