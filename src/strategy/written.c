@@ -351,7 +351,7 @@ dh_status dh_written_order_check(dh_ctx *ctx, const dh_written_order *order, con
     const uint32_t n = slot_nodes(slot);
     checked c = {ctx, order, slot, malloc(((size_t)n + 1) * sizeof *c.at)};
     if (!c.at) return dh_no_memory(ctx);
-    for (uint32_t i = 0; i < n; i++) c.at[i] = DH_NONE;
+    memset(c.at, 0xff, ((size_t)n + 1) * sizeof *c.at); /* DH_NONE */
     const dh_status st = check(&c);
     free(c.at);
     return st;
@@ -443,13 +443,13 @@ static void issue_all(issuing *is, parts p[2])
     uint32_t alone =
         p[1].n_ordered && p[0].n_ordered > p[1].n_ordered ? p[0].n_ordered - p[1].n_ordered : 0;
     while (p[0].next < p[0].n || p[1].next < p[1].n) {
-        const part *f = p[0].next < p[0].n ? &p[0].at[p[0].next] : NULL;
-        const part *b = p[1].next < p[1].n ? &p[1].at[p[1].next] : NULL;
-        if (f && (!b || !f->ordered || alone > 0)) {
+        const bool has_f = p[0].next < p[0].n, has_b = p[1].next < p[1].n;
+        const part *f = &p[0].at[p[0].next], *b = &p[1].at[p[1].next]; /* or one past the last */
+        if (has_f && (!has_b || !f->ordered || alone > 0)) {
             alone -= f->ordered && alone > 0;
             issue_part(is, 0, f);
             p[0].next++;
-        } else if (!f || !b->ordered) {
+        } else if (!has_f || !b->ordered) {
             issue_part(is, 1, b);
             p[1].next++;
         } else {
