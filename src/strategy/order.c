@@ -177,27 +177,43 @@ static bool communicates(const dh_slot *slot)
     return false;
 }
 
-/* Tries the other rows in their order, except the fixed ones. Cheap rows come first. The search
- * stops when an order is near the bound. */
 static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
-                            dh_slot_pick *order)
+                            dh_slot_pick *order);
+
+/* Tries the other rows in their order, except the fixed ones. Cheap rows come first. A row that does
+ * not move weight gradients itself also tries them after input gradients. The search stops when an
+ * order is near the bound. */
+static dh_status try_rows(dh_ctx *ctx, const dh_slot *slot, const slot_later *later,
+                          dh_slot_pick *made, slot_best *best)
 {
     size_t n;
     const dh_order_policy *rows = dh_order_policies(&n);
-    if (!communicates(slot)) return in_order(ctx, slot, options, order);
     const double bound_ns = dh_slot_bound(slot);
+    const bool may_move = later->differs && best->options->pairing.move_wgrad;
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].order == order_auto || rows[i].fixed) continue;
+        for (int k = 0; k < (may_move && !rows[i].plans ? 2 : 1); k++) {
+            DH_TRY(propose(ctx, k ? &later->slot : slot, &rows[i], best->options, made));
+            if (k) slot_later_as_given(later, made);
+            DH_TRY(slot_consider(ctx, slot, made, best));
+            if (slot_is_enough(best, bound_ns, DH_ORDER_ENOUGH)) return DH_OK;
+        }
+    }
+    return DH_OK;
+}
+
+static dh_status order_auto(dh_ctx *ctx, const dh_slot *slot, const dh_order_options *options,
+                            dh_slot_pick *order)
+{
+    if (!communicates(slot)) return in_order(ctx, slot, options, order);
     slot_best best = {
         .order = order, .options = options, .limit_bytes = slot_memory_limit(slot, options)};
+    slot_later later;
+    const bool ok = slot_later_init(&later, slot);
     dh_slot_pick *made = calloc(slot_nodes(slot) + 1, sizeof *made);
-    if (!made) return dh_no_memory(ctx);
-    dh_status st = DH_OK;
-    for (size_t i = 0; st == DH_OK && i < n; i++) {
-        if (rows[i].order == order_auto || rows[i].fixed) continue;
-        st = propose(ctx, slot, &rows[i], options, made);
-        if (st == DH_OK) st = slot_consider(ctx, slot, made, &best);
-        if (slot_is_enough(&best, bound_ns, DH_ORDER_ENOUGH)) break;
-    }
+    const dh_status st = ok && made ? try_rows(ctx, slot, &later, made, &best) : dh_no_memory(ctx);
     free(made);
+    slot_later_fini(&later);
     slot_trials_fini(&best.tried);
     return st;
 }

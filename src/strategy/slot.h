@@ -67,6 +67,21 @@ dh_slot slot_without_reductions(const dh_slot *slot);
 /* order [nodes of slot]: of the strands in, with reductions where they delay the step least out */
 dh_status slot_place_reductions(dh_ctx *ctx, const dh_slot *slot, dh_slot_pick *order);
 
+/* later.c: the slot with the weight gradients of each block after its input gradients. Costs,
+ * tensors and what the slot follows are the given slot's. */
+typedef struct slot_later {
+    dh_slot slot;
+    dh_slot_op *ops[2];
+    uint32_t *preds[2];
+    uint32_t *given[2]; /* [operators] by strand: numbers in the given slot */
+    bool differs;       /* there are such weight gradients */
+} slot_later;
+bool slot_later_init(slot_later *l,
+                     const dh_slot *slot); /* false: out of memory; fini all the same */
+void slot_later_fini(slot_later *l);
+/* An order of it becomes an order of the given slot. */
+void slot_later_as_given(const slot_later *l, dh_slot_pick *order);
+
 /* Memory of the strands' tensors while operators are issued one after another. */
 typedef struct slot_memory {
     const dh_slot *slot;

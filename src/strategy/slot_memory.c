@@ -84,7 +84,7 @@ uint64_t dh_slot_peak(const dh_slot *slot, const dh_slot_pick *order)
 
 uint64_t dh_slot_one_strand_peak(const dh_slot *slot)
 {
-    return peak(slot, NULL);
+    return slot->one_strand_peak ? slot->one_strand_peak : peak(slot, NULL);
 }
 
 uint64_t slot_memory_limit(const dh_slot *slot, const dh_order_options *options)

@@ -70,6 +70,8 @@ typedef struct dh_slot {
     const dh_costs *costs;
     dh_slot_rest rest;
     struct slot_rates *rates; /* NULL, or rates that costs have given so far (again.c) */
+    uint64_t one_strand_peak; /* of the order in which a job gives the operators (later.c); 0: this
+                               * slot's own */
 } dh_slot;
 
 /* The next operator to issue. With `barrier` it starts when all earlier ones have ended. With
