@@ -7,6 +7,7 @@
 
 #include "base/c_locale.h"
 #include "cli/cli.h"
+#include "cli/simulated.h"
 #include "cli/table.h"
 
 /* ---- reasons -------------------------------------------------------------------------------- */
@@ -150,6 +151,7 @@ dh_status dh_grid_print(dh_ctx *ctx, const dh_grid *grid, dh_grid_figure figure,
         any_large |= !grid->cells[i].reason && !grid->cells[i].fits;
     if (any_large) dh_str_printf(out, "* needs more memory than a device has\n");
     print_best(grid, out);
+    if (grid->facts) dh_nearest_print(grid->facts, out);
     print_reasons(grid, out);
     return DH_OK;
 }

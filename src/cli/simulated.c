@@ -386,12 +386,12 @@ static void print_spanning(const dh_simulated_list *list, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
 }
 
-/* How far off predictions of steps like this one were. */
-static void print_nearest(const dh_simulated_list *list, dh_str *out)
+void dh_nearest_print(const dh_step_facts *facts, dh_str *out)
 {
+    dh_ctx quiet = DH_CTX_INIT;
     dh_precedents found;
     dh_str text = DH_STR_INIT;
-    if (!dh_simulated_precedents(list, &found)) return;
+    if (dh_precedents_find(&quiet, facts, &found) != DH_OK) return;
     dh_precedents_print(&found, &text);
     dh_cli_paragraph(out, &text, 2);
 }
@@ -404,5 +404,6 @@ void dh_simulated_print(const dh_simulated_list *list, dh_str *out)
         print_one(list, &list->at[0], out);
     else
         print_rows(list, out);
-    print_nearest(list, out);
+    dh_step_facts facts;
+    if (dh_simulated_facts(list, &facts)) dh_nearest_print(&facts, out);
 }

@@ -2,6 +2,7 @@
 #include "cli/switched.h"
 
 #include "cli/cli.h"
+#include "cli/simulated.h"
 #include "cli/table.h"
 #include "describe/resharded.h"
 
@@ -66,6 +67,8 @@ void dh_switched_print(const dh_switched *s, const dh_resolved *job, dh_str *out
         dh_str_printf(&text, "; moves during passes make the step %s shorter",
                       dh_format_ns(update, sizeof update, s->hidden_ns));
     dh_cli_paragraph(out, &text, 0);
+    dh_step_facts facts;
+    if (dh_switched_facts(job, &facts)) dh_nearest_print(&facts, out);
     dh_str_printf(out, "\n");
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/simulated.h"
 #include "cli/table.h"
 
 /* ---- ranked --------------------------------------------------------------------------------- */
@@ -182,16 +183,6 @@ static void print_beyond(const dh_tune *t, dh_str *out)
     dh_cli_paragraph(out, &text, 2);
 }
 
-/* How far off predictions of steps like the best one were. */
-static void print_nearest(const dh_tuned *t, dh_str *out)
-{
-    dh_precedents found;
-    dh_str text = DH_STR_INIT;
-    if (!dh_tuned_precedents(t, &found)) return;
-    dh_precedents_print(&found, &text);
-    dh_cli_paragraph(out, &text, 2);
-}
-
 static void print_refused(const dh_tune *t, dh_str *out)
 {
     dh_str text = DH_STR_INIT;
@@ -280,15 +271,15 @@ void dh_tuned_print(const dh_tuned *t, dh_str *out)
             out, "%lld more of zb-auto left out: bounds on time or memory say none is the best\n",
             (long long)r->n_left_out);
     if (r->n_behind > 0)
-        dh_str_printf(
-            out,
-            "%lld more not looked at: products, attention and rings alone take more than %s "
-            "(--within)\n",
-            (long long)r->n_behind, dh_format_ns(room, sizeof room, r->worth_ns));
+        dh_str_printf(out,
+                      "%lld more not looked at: GEMMs, attention and rings alone take more than %s "
+                      "(--within)\n",
+                      (long long)r->n_behind, dh_format_ns(room, sizeof room, r->worth_ns));
     print_refused(r, out);
     if (r->n_rows > 0 || dh_tuned_has_given(r)) print_rows(t, out);
     if (r->n_rows > 0) print_best(t, out);
     print_beyond(r, out);
-    print_nearest(t, out);
+    dh_step_facts facts;
+    if (dh_tuned_facts(t, &facts)) dh_nearest_print(&facts, out);
     print_values(t, out);
 }

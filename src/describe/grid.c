@@ -85,7 +85,7 @@ static void take_figures(const dh_sim *sim, double peak, dh_grid_cell *cell)
     memcpy(cell->at, at, sizeof at);
 }
 
-static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
+static dh_status simulate_job(dh_ctx *ctx, dh_grid *g, const dh_job *job,
                               const dh_simulated_how *how, dh_grid_cell *cell)
 {
     const dh_resolve_options any = {.cluster = how->cluster, .quiet = true};
@@ -102,6 +102,11 @@ static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
         cell->fits = st == DH_OK && (!how->cluster || dh_simulated_fits(&one, how->cluster));
         cell->strategy = dh_arena_strdup(g->arena, resolved->job.strategy);
         if (st == DH_OK && !cell->strategy) st = dh_no_memory(ctx);
+        if (st == DH_OK && how->cluster && dh_grid_best(g) == cell) {
+            if (!g->facts) g->facts = DH_NEW(g->arena, dh_step_facts);
+            if (g->facts) dh_step_facts_of(&resolved->job, how->cluster, g->facts);
+            if (!g->facts) st = dh_no_memory(ctx);
+        }
     }
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);
@@ -109,9 +114,8 @@ static dh_status simulate_job(dh_ctx *ctx, const dh_grid *g, const dh_job *job,
 }
 
 /* overrides [n + axes]: the last are the cell's. */
-static dh_status simulate_cell(dh_ctx *ctx, const dh_grid *g, const char *path,
-                               const char **overrides, size_t n, const dh_simulated_how *how,
-                               size_t at)
+static dh_status simulate_cell(dh_ctx *ctx, dh_grid *g, const char *path, const char **overrides,
+                               size_t n, const dh_simulated_how *how, size_t at)
 {
     dh_job *job;
     for (size_t i = 0; i < g->n_axes; i++) {

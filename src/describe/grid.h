@@ -59,6 +59,7 @@ typedef struct dh_grid {
     size_t n_axes;
     dh_grid_cell *cells; /* [values of the first][values of the second, or 1] */
     size_t n;
+    dh_step_facts *facts; /* of the best cell's step; NULL: there is none, or no cluster */
 } dh_grid;
 
 /* Settings to vary: "parallel.tp=1,2,4", one or two of them.

@@ -55,6 +55,7 @@ json_t *dh_grid_json(const dh_grid *g)
     json_t *document =
         json_pack("{ss so so}", "model", g->model, "settings", settings, "cells", cells);
     if (document && g->cluster) json_object_set_new(document, "cluster", json_string(g->cluster));
+    if (document && g->facts) dh_nearest_json(g->facts, document);
     return document;
 }
 

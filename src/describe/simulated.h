@@ -102,7 +102,9 @@ double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job);
 size_t dh_simulated_word(const char *texts);
 
 /* Of dh_simulated_first's step. False: there is none, or it is this machine's. */
-bool dh_simulated_precedents(const dh_simulated_list *list, dh_precedents *found);
+bool dh_simulated_facts(const dh_simulated_list *list, dh_step_facts *facts);
+/* Sets "nearest": the published steps that are nearest to this one. */
+void dh_nearest_json(const dh_step_facts *facts, json_t *document);
 
 /* NULL: out of memory */
 json_t *dh_simulated_json(const dh_simulated_list *list);

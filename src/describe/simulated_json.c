@@ -193,16 +193,22 @@ static json_t *one_json(const dh_simulated_list *list, const dh_simulated *s)
     return one;
 }
 
-bool dh_simulated_precedents(const dh_simulated_list *list, dh_precedents *found)
+void dh_nearest_json(const dh_step_facts *facts, json_t *document)
 {
     dh_ctx quiet = DH_CTX_INIT;
-    dh_step_facts facts;
+    dh_precedents found;
+    if (dh_precedents_find(&quiet, facts, &found) == DH_OK)
+        json_object_set_new(document, "nearest", dh_precedents_json(&found));
+}
+
+bool dh_simulated_facts(const dh_simulated_list *list, dh_step_facts *facts)
+{
     const dh_simulated *first = dh_simulated_first(list);
     if (!list->cluster || !first) return false;
-    dh_step_facts_of(&first->job->job, list->cluster, &facts);
-    dh_step_facts_take(facts.strategy, first->chosen ? first->chosen : first->strategy->name);
-    if (*facts.schedule && first->taken) dh_step_facts_take(facts.schedule, first->taken);
-    return dh_precedents_find(&quiet, &facts, found) == DH_OK;
+    dh_step_facts_of(&first->job->job, list->cluster, facts);
+    dh_step_facts_take(facts->strategy, first->chosen ? first->chosen : first->strategy->name);
+    if (*facts->schedule && first->taken) dh_step_facts_take(facts->schedule, first->taken);
+    return true;
 }
 
 json_t *dh_simulated_json(const dh_simulated_list *list)
@@ -222,8 +228,7 @@ json_t *dh_simulated_json(const dh_simulated_list *list)
     if (list->peak_flops_per_s > 0)
         json_object_set_new(document, "peak_tflops_per_device",
                             json_real(list->peak_flops_per_s * 1e-12));
-    dh_precedents found;
-    if (dh_simulated_precedents(list, &found))
-        json_object_set_new(document, "nearest", dh_precedents_json(&found));
+    dh_step_facts facts;
+    if (dh_simulated_facts(list, &facts)) dh_nearest_json(&facts, document);
     return document;
 }

@@ -2,6 +2,7 @@
 #include "describe/switched.h"
 
 #include "describe/resharded.h"
+#include "describe/simulated.h"
 
 static json_t *group_json(const dh_switched_group *g)
 {
@@ -19,6 +20,12 @@ static json_t *group_json(const dh_switched_group *g)
                      (json_int_t)g->pass.peak_bytes, "ms", g->ns * 1e-6);
 }
 
+bool dh_switched_facts(const dh_resolved *job, dh_step_facts *facts)
+{
+    if (job->cluster) dh_step_facts_of(&job->job, job->cluster, facts);
+    return job->cluster != NULL;
+}
+
 json_t *dh_switched_json(const dh_switched *s, const dh_resolved *job)
 {
     char layout[96];
@@ -30,14 +37,17 @@ json_t *dh_switched_json(const dh_switched *s, const dh_resolved *job)
         json_decref(groups);
         return NULL;
     }
-    return json_pack("{ss ss sI sI sf sf sf sf sf sI sf sI so}", "home",
-                     dh_resharded_layout(job, layout, sizeof layout), "costs",
-                     job->recipe.costs->name, "ranks", (json_int_t)job->recipe.mesh.ranks,
-                     "steps_counted", (json_int_t)s->n_steps, "tokens", s->tokens, "optimizer_ms",
-                     (double)s->update_ns * 1e-6, "step_ms", s->step_ns * 1e-6, "hidden_ms",
-                     s->hidden_ns * 1e-6, "tokens_per_s", s->tokens / (s->step_ns * 1e-9),
-                     "peak_bytes", (json_int_t)s->peak_bytes, "packed_ms", s->packed_ns * 1e-6,
-                     "packed_bytes", (json_int_t)s->packed_bytes, "groups", groups);
+    json_t *document = json_pack(
+        "{ss ss sI sI sf sf sf sf sf sI sf sI so}", "home",
+        dh_resharded_layout(job, layout, sizeof layout), "costs", job->recipe.costs->name, "ranks",
+        (json_int_t)job->recipe.mesh.ranks, "steps_counted", (json_int_t)s->n_steps, "tokens",
+        s->tokens, "optimizer_ms", (double)s->update_ns * 1e-6, "step_ms", s->step_ns * 1e-6,
+        "hidden_ms", s->hidden_ns * 1e-6, "tokens_per_s", s->tokens / (s->step_ns * 1e-9),
+        "peak_bytes", (json_int_t)s->peak_bytes, "packed_ms", s->packed_ns * 1e-6, "packed_bytes",
+        (json_int_t)s->packed_bytes, "groups", groups);
+    dh_step_facts facts;
+    if (document && dh_switched_facts(job, &facts)) dh_nearest_json(&facts, document);
+    return document;
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */

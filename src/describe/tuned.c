@@ -1,5 +1,6 @@
 /* Ranked configurations, then what each single choice would come to, as JSON. */
 #include "describe/tuned.h"
+#include "describe/simulated.h"
 
 static json_t *value_json(dh_tune_dim dim, int64_t value)
 {
@@ -132,24 +133,22 @@ static void take(char fact[DH_PRECEDENT_TEXT], dh_tune_dim dim, const int64_t *a
     dh_step_facts_take(fact, dh_tune_value(dim, at[dim], value, sizeof value));
 }
 
-bool dh_tuned_precedents(const dh_tuned *t, dh_precedents *found)
+bool dh_tuned_facts(const dh_tuned *t, dh_step_facts *facts)
 {
-    dh_ctx quiet = DH_CTX_INIT;
-    dh_step_facts facts;
     if (!t->cluster || t->tune->n_rows == 0) return false;
     const int64_t *at = t->tune->rows[0].config.at;
-    dh_step_facts_of(t->job, t->cluster, &facts);
-    facts.devices = (double)t->devices;
-    facts.tp = (double)at[DH_TUNE_TP];
-    facts.pp = (double)at[DH_TUNE_PP];
-    facts.cp = (double)at[DH_TUNE_CP];
-    facts.ep = (double)at[DH_TUNE_EP];
-    facts.zero = (double)at[DH_TUNE_ZERO];
-    take(facts.strategy, DH_TUNE_STRATEGY, at);
-    take(facts.recompute, DH_TUNE_RECOMPUTE, at);
-    take(facts.schedule, DH_TUNE_SCHEDULE, at);
-    if (facts.pp < 2) dh_step_facts_take(facts.schedule, "");
-    return dh_precedents_find(&quiet, &facts, found) == DH_OK;
+    dh_step_facts_of(t->job, t->cluster, facts);
+    facts->devices = (double)t->devices;
+    facts->tp = (double)at[DH_TUNE_TP];
+    facts->pp = (double)at[DH_TUNE_PP];
+    facts->cp = (double)at[DH_TUNE_CP];
+    facts->ep = (double)at[DH_TUNE_EP];
+    facts->zero = (double)at[DH_TUNE_ZERO];
+    take(facts->strategy, DH_TUNE_STRATEGY, at);
+    take(facts->recompute, DH_TUNE_RECOMPUTE, at);
+    take(facts->schedule, DH_TUNE_SCHEDULE, at);
+    if (facts->pp < 2) dh_step_facts_take(facts->schedule, "");
+    return true;
 }
 
 json_t *dh_tuned_json(const dh_tuned *t)
@@ -166,8 +165,7 @@ json_t *dh_tuned_json(const dh_tuned *t)
         json_object_set_new(document, "cluster", json_string(t->cluster->name));
         json_object_set_new(document, "memory_reserve", json_real(t->cluster->memory_reserve));
     }
-    dh_precedents found;
-    if (document && dh_tuned_precedents(t, &found))
-        json_object_set_new(document, "nearest", dh_precedents_json(&found));
+    dh_step_facts facts;
+    if (document && dh_tuned_facts(t, &facts)) dh_nearest_json(&facts, document);
     return document;
 }

@@ -294,6 +294,8 @@ says 'a multiple of parallel.tp 3'
 check 'no line is longer than 80 columns' awk 'length > 80 { exit 1 }' "$tmp/out"
 same "$(grep -c '"values": ' "$tmp/table/table.json")" 8 'two settings and six cells'
 same "$(wc -l <"$tmp/table/table.csv")" 7 'a line a cell'
+says 'nearest measured: '
+check 'the step nearest to the best cell is in the file' grep -q '"nearest": *{' "$tmp/table/table.json"
 cell=$(sed -n 's/^4,1,sequential,16,\([0-9.]*\),.*/\1/p' "$tmp/table/table.csv")
 close "$cell" "$step" 0.001
 says "shortest step that fits"
@@ -481,6 +483,7 @@ parallel: {tp: 8, zero: 1}
 switch: {groups: [512 tp=4, 2048 tp=8]}
 EOF
 ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 --lengths "$tmp/lengths"
+says 'nearest measured: '
 says 'weights and optimizer at dp 2, tp 8'
 says 'All documents packed for dp'
 ok "$dhelix" simulate "$tmp/grouped.yaml" --cluster h100 --lengths "$tmp/lengths" --json

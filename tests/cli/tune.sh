@@ -167,7 +167,7 @@ fails 1 'parallel.sequence: maybe is not made of true, false' "$dhelix" tune "$t
 # What is far behind by its work alone is counted, and said at least how long it takes.
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --within 1 --set train.seq_len=256 \
     --set train.micro_batch=1
-says 'more not looked at: products, attention and rings alone take more than'
+says 'more not looked at: GEMMs, attention and rings alone take more than'
 says ' ms or more'
 fails 2 'it must be a number from 1 to' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 --within 0.5
 
