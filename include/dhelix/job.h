@@ -260,7 +260,8 @@ DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, con
  * errors    DH_EINVAL unknown key, with the nearest one; value: then the setting is as before;
  *           those of a model's source */
 DH_API dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const char *value);
-/* Its value as a text that dh_job_set takes, appended to out. errors: DH_EINVAL, DH_ENOMEM */
+/* Its value as a text that dh_job_set takes, appended to out.
+ * errors    DH_EINVAL no such setting, with the nearest names; DH_ENOMEM */
 DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out);
 /* Derives settings left to "auto" (dp, ranks, micro_batch, seq_len, nodes, ranks_per_node; 0 in the
  * struct) and checks all combinations, as loading does. Call it after the last dh_job_set. Callers

@@ -181,8 +181,9 @@ DH_API int64_t dh_model_cp_chunks(const dh_model *model);
 /* How many of the first n layers have experts. */
 DH_API int64_t dh_model_n_routed(const dh_model *model, int64_t n);
 
-/* Consistency of all fields; the message names the field and what would be right.
- * Sizes are bounded so that counts never overflow. errors: DH_EINVAL */
+/* Consistency of all fields. The message names the field and what would be right. Sizes are bounded
+ * so that counts never overflow.
+ * errors    DH_EINVAL a field; DH_EUNSUPPORTED a value that the family does not compute */
 DH_API dh_status dh_model_validate(dh_ctx *ctx, const dh_model *model);
 
 /* Parts of the model's family that no operator here computes: it is planned and simulated alone.

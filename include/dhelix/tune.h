@@ -69,7 +69,7 @@ typedef struct dh_tune_config {
 DH_API const char *dh_tune_value(dh_tune_dim dim, int64_t value, char *buf, size_t cap);
 /* The job with a configuration's values, checked; strings are in the job's arena. Layers that
  * do not divide are split evenly.
- * errors: DH_EINVAL, as dh_job_check */
+ * errors    those of dh_job_check; DH_ENOMEM */
 DH_API dh_status dh_tune_apply(dh_ctx *ctx, const dh_tune_config *config, dh_job *job);
 
 /* X(id, name, doc): what the step of the rank that is last to finish is made of. */

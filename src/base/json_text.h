@@ -18,12 +18,12 @@ void dh_json_watch_memory(void);
 /* False where memory was short in this thread since the last call: a document made since lacks
  * parts. */
 bool dh_json_is_whole(void);
-/* json_loadb: *document is NULL, and error filled, where the text is no JSON. error: may be NULL.
- * An integer too large for a long long is read as a real: Transformers writes "model_max_length":
- * 1000000000000000019884624838656. With JSON_ALLOW_NUL keys may contain NUL, so readers of keys
- * must use their lengths.
- * errors    DH_ENOMEM; DH_EUNSUPPORTED after dh_json_watch_memory: it would need more memory than a
- *           text of its size may */
+/* json_loadb. An integer too large for a long long is read as a real: Transformers writes
+ * "model_max_length": 1000000000000000019884624838656. With JSON_ALLOW_NUL keys may contain NUL, so
+ * readers of keys must use their lengths.
+ * out       *document: NULL where the text is no JSON; error says why, and may be NULL
+ * errors    DH_ENOMEM; DH_EUNSUPPORTED after dh_json_watch_memory: the text needs more memory than
+ *           its size allows */
 dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
                        json_error_t *error, json_t **document);
 /* Whether a document can hold a text, which is to be UTF-8; *at: else the first byte that is not.
@@ -37,10 +37,11 @@ char *dh_json_print(const json_t *value, size_t flags);
  * parts. */
 char *dh_json_text(json_t *document, size_t flags);
 /* The same with short numbers (0.1) where they read back exactly, else with all their digits.
- * out       *text: caller frees. errors: DH_ENOMEM */
+ * out       *text: caller frees.
+ * errors    DH_ENOMEM */
 dh_status dh_json_text_exact(dh_ctx *ctx, json_t *document, size_t flags, char **text);
 /* Append a document, which it takes, as results are printed; NULL counts as out of memory.
- * errors: DH_ENOMEM */
+ * errors    DH_ENOMEM */
 dh_status dh_json_append(dh_ctx *ctx, json_t *document, dh_str *out);
 
 #endif

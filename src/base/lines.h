@@ -23,9 +23,10 @@ typedef struct dh_line {
     bool last;  /* nothing follows */
 } dh_line;
 
-/* errors: DH_EINVAL not a regular file; DH_EMISSING, DH_EPERM, DH_EIO, DH_ENOMEM */
+/* errors    DH_EINVAL not a regular file; DH_EMISSING, DH_EPERM, DH_EIO, DH_ENOMEM */
 dh_status dh_lines_open(dh_ctx *ctx, const char *path, dh_lines *lines);
-/* Holds until the next call. errors: DH_EIO */
+/* Holds until the next call.
+ * errors    DH_EIO */
 dh_status dh_lines_next(dh_ctx *ctx, dh_lines *lines, dh_line *line);
 void dh_lines_close(dh_lines *lines);
 

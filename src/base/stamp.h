@@ -25,16 +25,18 @@ void dh_stamp_settle(int fd);
 bool dh_stamp_untouched(const dh_stamp *was, const dh_stamp *now);
 /* errors    those of dh_map_open; DH_EIO a file that changes all the time */
 dh_status dh_stamped_open(dh_ctx *ctx, const char *path, dh_map *map, dh_stamp *stamp);
-/* Whether all that was mapped is there. Asked after bytes were copied (base/mapped.h): the kernel
- * shows zeros between a file's new end and the end of that page. errors    DH_EIO it was cut short
- */
+/* Whether all that was mapped is there. Callers ask after they have copied bytes (base/mapped.h),
+ * because the kernel shows zeros between a file's new end and the end of that page.
+ * errors    DH_EIO it was cut short */
 dh_status dh_stamp_check_whole(dh_ctx *ctx, const char *path, const dh_stamp *stamp);
-/* Whether nobody has written to it, by its time of modification: attributes of a file that is in use
- * for hours may change. errors    DH_EIO it was cut short, or changed */
+/* Whether nobody has written to a file that is in use for hours, by its time of modification. Its
+ * attributes may change meanwhile.
+ * errors    DH_EIO it was cut short, or changed */
 dh_status dh_stamp_check_same(dh_ctx *ctx, const char *path, const dh_stamp *stamp);
 /* The same by dh_stamp_untouched. */
 dh_status dh_stamp_check_untouched(dh_ctx *ctx, const char *path, const dh_stamp *stamp);
-/* The first n_bytes of an open file, whatever its name is by then. errors    DH_EIO */
+/* The first n_bytes of an open file, whatever its name is by then.
+ * errors    DH_EIO */
 dh_status dh_fd_map(dh_ctx *ctx, int fd, size_t n_bytes, const char *path, dh_map *map);
 
 #endif

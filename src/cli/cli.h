@@ -97,7 +97,8 @@ void dh_cli_list_words(const char *name, dh_str *out);
  * Upper and lower case are the same. Returns the number of such names. */
 size_t dh_cli_help_named(const char *name, dh_str *out);
 
-/* cmd_import.c: the project that the first argument names. errors: DH_EINVAL, cli->usage set */
+/* cmd_import.c: the project that the first argument names.
+ * errors    DH_EINVAL; cli->usage is set then */
 dh_status dh_cli_project(dh_ctx *ctx, dh_cli *cli, dh_project *project);
 
 /* ---- options.c ------------------------------------------------------------------------ */
@@ -151,7 +152,8 @@ enum { DH_CLI_INTERRUPTED = 130 }; /* exit code */
 dh_status dh_cli_print_json(dh_ctx *ctx, json_t *document);
 /* Bytes as they are: the texts that sample and tokenize give. */
 dh_status dh_cli_print(dh_ctx *ctx, const char *text, size_t n_bytes);
-/* Flushes printed text. errors: why it could not be written */
+/* Flushes printed text.
+ * errors    DH_EIO: why it could not be written */
 dh_status dh_cli_flush(dh_ctx *ctx);
 /* At the end of the program: all of it is. */
 dh_status dh_cli_end_output(dh_ctx *ctx);

@@ -11,9 +11,10 @@ typedef struct dh_serving {
     dh_report_options how;
 } dh_serving;
 
-/* Serve on the loopback address until a signal asks to end, also while a page is drawn. Prints the
+/* Serves on the loopback address until a signal asks to end, also while a page is drawn. Prints the
  * address, whose random token every request must have. The page is drawn anew when files of the run
- * have changed and somebody looks. errors: DH_EIO no folder, the port is taken; DH_ENOMEM */
+ * have changed and somebody looks.
+ * errors    DH_EIO no such folder, or the port is taken; DH_ENOMEM */
 dh_status dh_cli_serve(dh_ctx *ctx, const dh_serving *serving);
 
 #endif

@@ -12,8 +12,8 @@ const json_t *dh_config_get(const json_t *object, const char *key);
 /* "an object", "a string", ... */
 const char *dh_config_kind(const json_t *v);
 
-/* The fallback where the key is absent or null. errors: DH_EFORMAT of another type; integers
- * must not be negative. */
+/* The fallback where the key is absent or null.
+ * errors    DH_EFORMAT a value of another type; a negative integer */
 dh_status dh_config_int(dh_ctx *ctx, const json_t *object, const char *key, int64_t fallback,
                         int64_t *out);
 dh_status dh_config_real(dh_ctx *ctx, const json_t *object, const char *key, double fallback,
@@ -37,9 +37,11 @@ typedef struct dh_config_must {
     const char *want; /* JSON text; also the default */
     const char *why;
 } dh_config_must;
-/* errors: DH_EUNSUPPORTED */
+/* Every key has its wanted value, or is absent.
+ * errors    DH_EUNSUPPORTED a key has another value; DH_ENOMEM */
 dh_status dh_config_musts(dh_ctx *ctx, const json_t *config, const dh_config_must *rows, size_t n);
-/* The text must be one of n; the first is the default. errors: DH_EUNSUPPORTED */
+/* The text must be one of n; the first is the default.
+ * errors    DH_EUNSUPPORTED another text; DH_EFORMAT no text */
 dh_status dh_config_activation(dh_ctx *ctx, const json_t *config, const char *key,
                                const char *const *known, size_t n);
 

@@ -24,7 +24,8 @@ size_t dh_job_n_groups(const dh_job *job);
  * errors    DH_EINVAL the entry, naming it; those of dh_job_check; DH_ENOMEM */
 dh_status dh_job_group(dh_ctx *ctx, const dh_job *job, size_t group, dh_job *of);
 
-/* The part of dh_job_check that is about data.packing=group. errors: DH_EINVAL, DH_EUNSUPPORTED */
+/* The part of dh_job_check that is about data.packing=group.
+ * errors    DH_EINVAL; DH_EUNSUPPORTED settings that groups exclude */
 dh_status dh_job_check_groups(dh_ctx *ctx, const dh_job *job);
 
 #ifdef __cplusplus

@@ -28,19 +28,22 @@ extern const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1];
 #define DH_MODEL_MAX_EXPERTS (1 << 10)
 #define DH_MODEL_MAX_LORA_RANK (1 << 12)
 
-/* Fields that DeepSeek V3 alone has: what they must be there, and 0 elsewhere. shared: the family
- * may have shared experts. errors: DH_EINVAL */
+/* Fields that only DeepSeek V3 has: their values in that family.
+ * errors    DH_EINVAL; DH_EUNSUPPORTED adapters */
 dh_status dh_model_check_deepseek3(dh_ctx *ctx, const dh_model *m);
 dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m, bool shared);
 /* Weights a token is multiplied with in latent attention of one layer. */
 int64_t dh_model_latent_params(const dh_model *m);
 
-/* model_layers.c: which layers are apart; dense: the family may have some without experts.
- * errors: DH_EINVAL, DH_EUNSUPPORTED */
+/* model_layers.c: the fields of layers that differ. dense: the family may have layers without
+ * experts.
+ * errors    DH_EINVAL */
 dh_status dh_model_check_layers(dh_ctx *ctx, const dh_model *m, bool dense);
 /* Everything the family decides, sizes 0. */
 void dh_model_init(dh_model *model, dh_family family);
-/* model_lora.c: whether its adapters can be there. errors: DH_EINVAL, names what the family has */
+/* model_lora.c: whether its adapters can be there.
+ * errors    DH_EINVAL: names the linears that the model has; DH_EUNSUPPORTED a layer without any
+ *           of the targets */
 dh_status dh_model_check_lora(dh_ctx *ctx, const dh_model *model);
 
 #endif

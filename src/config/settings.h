@@ -116,8 +116,9 @@ typedef struct dh_assignment {
 
 typedef DH_VEC(dh_assignment) dh_assignments;
 
-/* Check a value and put it into the job; relative paths are taken from base_dir
- * (NULL: left alone). errors: DH_EINVAL, beginning with `where`. */
+/* Checks a value and puts it into the job. Relative paths are taken from base_dir (NULL: left
+ * alone).
+ * errors    DH_EINVAL: begins with `where`; DH_ENOMEM */
 dh_status dh_setting_store(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
                            const char *base_dir);
 /* Numbers as settings have them: no inf, nan, hexadecimal or blanks; false: the text is none. */
@@ -170,7 +171,7 @@ dh_status dh_job_resolve_model(dh_ctx *ctx, dh_job *job, const dh_assignments *l
 dh_status dh_job_change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list);
 
 /* The part of dh_job_check that is about ranks alone: degrees, ranks, nodes, whatever the model.
- * errors: DH_EINVAL */
+ * errors    DH_EINVAL */
 dh_status dh_job_derive_ranks(dh_ctx *ctx, dh_job *job);
 /* Where dh_job_set changed a field: it is not derived, and others may have to be derived anew. */
 void dh_job_is_given(dh_job *job, const void *field);

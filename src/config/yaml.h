@@ -31,7 +31,8 @@ const yaml_node_t *dh_yaml_node(const dh_yaml *yaml, int id);
 const char *dh_yaml_place(const dh_yaml *yaml, const yaml_node_t *node, char *buf, size_t cap);
 /* "a mapping", "a sequence", "a plain value" */
 const char *dh_yaml_kind(const yaml_node_t *node);
-/* The text of a plain value, until the document is closed. errors: DH_EFORMAT with the place */
+/* The text of a plain value, until the document is closed.
+ * errors    DH_EFORMAT with the place */
 dh_status dh_yaml_scalar(const dh_yaml *yaml, const yaml_node_t *node, const char **text);
 
 /* A key with its value; path: the key with those of the mappings around it, with dots between. */

@@ -18,9 +18,11 @@ extern "C" {
 #define DH_OP_KEY_BYTES 768
 #define DH_OP_LABEL_BYTES 64
 
-/* The key of an operator's class:
- *   "linear x=bf16[512,256] w=bf16[768,256] y=bf16[512,768]; B=4 T=128 H=4 K=4 D=64 ..."
- *   "all_gather x=bf16[256,256] y=bf16[512,256]; tp of 2, local"
+/* The key of an operator's class, as in these examples:
+ *
+ *   linear x=bf16[512,256] w=bf16[768,256] y=bf16[512,768]; B=4 T=128 H=4 K=4 D=64 ...
+ *   all_gather x=bf16[256,256] y=bf16[512,256]; tp of 2, local
+ *
  * Both ends of a transfer between stages are one class, since they take their time together.
  * Optional parameters are left out. A bias adds little. Position embeddings are only on the first
  * rank of a tensor-parallel group, and all ranks of a group must have the same classes.
@@ -73,13 +75,18 @@ typedef struct dh_profile {
     struct dh_profile_index *index;
 } dh_profile;
 
-/* Empty. Caller frees with dh_profile_destroy. */
+/* An empty profile.
+ * in        name: copied
+ * out       caller frees with dh_profile_destroy
+ * errors    DH_ENOMEM */
 dh_status dh_profile_create(dh_ctx *ctx, const char *name, dh_profile **profile);
 void dh_profile_destroy(dh_profile *profile);
 
-/* Texts are copied. An operator of a known key, or a pair of the same operators, replaces the
- * present one. id may be NULL.
- * errors    DH_EINVAL: a fact twice, times or indices out of range; DH_ENOMEM */
+/* Add an entry. An operator of a known key, or a pair of the same operators, replaces the present
+ * one.
+ * in        texts: copied
+ * out       *id: index of the operator; id may be NULL
+ * errors    DH_EINVAL a fact twice, or times or indices out of range; DH_ENOMEM */
 dh_status dh_profile_add_fact(dh_ctx *ctx, dh_profile *profile, const char *name,
                               const char *value);
 dh_status dh_profile_add_op(dh_ctx *ctx, dh_profile *profile, const dh_profile_op *op,
@@ -123,25 +130,32 @@ bool dh_profile_is_noisy(dh_profile_doubts doubts);
  * and pairs that only `from` has are added.
  * errors    DH_ENOMEM */
 dh_status dh_profile_keep_quieter(dh_ctx *ctx, dh_profile *into, const dh_profile *from);
-/* Make the measured times of a profile agree with each other:
- *   alone       where half of an operator's pairs end it sooner than it takes alone (by a tenth or
- *               more), its time alone becomes the lower quartile of those in pairs
- *   in a pair   of one that cannot be, neither end is known; costs take the median of its engines
- * In place. errors    DH_ENOMEM */
+/* Makes the measured times of a profile agree with each other, in place:
+ *
+ *   measured                                          becomes
+ *   an operator ends sooner in half of its pairs      its time alone: the lower quartile of its
+ *   than alone, by a tenth or more                    times in pairs
+ *   a pair that is impossible                         neither end is known; costs take the median
+ *                                                     of the two engines
+ *
+ * errors    DH_ENOMEM */
 dh_status dh_profile_repair(dh_ctx *ctx, dh_profile *profile);
 
 /* ---- files ------------------------------------------------------------------------------- */
 
-/* JSON with a checksum over its content, whatever its white space and order of keys (keys of
- * operators as they once were are read too):
+/* JSON with a checksum over its content. White space and the order of keys do not matter. Operator
+ * keys of earlier versions are read, too.
+ *
  *   {"profile": {"format": "dhelix-profile", "version": 1, "unit": "ns",
  *     "signature": {NAME: VALUE, ...}, "launch": N, "event": N,
  *     "operators": [{"key", "label", "stream", "strands", "source", "solo", "spread",
  *                    "estimate", "samples"}, ...],
  *     "pairs": [{"a", "b", "source", "a_end", "b_end", "a_spread", "b_spread", "samples"}]},
  *    "xxh3_128": "..."}
- * errors    DH_ENOMEM, DH_EIO; reading also DH_EFORMAT for what is malformed or was changed,
- *           DH_EUNSUPPORTED another version; the message begins with the file's name */
+ *
+ * out       *profile: caller frees with dh_profile_destroy; set only on DH_OK
+ * errors    DH_ENOMEM, DH_EIO; reading also DH_EFORMAT malformed or changed, and DH_EUNSUPPORTED
+ *           another version. The message begins with the file's name */
 dh_status dh_profile_print(dh_ctx *ctx, const dh_profile *profile, dh_str *out);
 dh_status dh_profile_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *name,
                            dh_profile **profile);
@@ -151,12 +165,16 @@ dh_status dh_profile_write(dh_ctx *ctx, const dh_profile *profile, const char *p
 
 /* ---- costs ------------------------------------------------------------------------------- */
 
-/* Costs by a profile, once repaired (dh_profile_repair). No operator is faster beside another than
- * alone. Where the profile does not know an operator, the answer is `modelled`:
- *   solo time   that of fallback, scaled by measured over estimated time of the nearest operator
- *               on the same engine (of the same type if there is one; then of the operator whose
- *               gradient it is; then by nearest estimate)
+/* Costs by a profile, which is repaired first (dh_profile_repair). No operator is faster beside
+ * another than alone. Where the profile does not know an operator, the answer is `modelled`:
+ *
+ *   solo time   that of fallback, scaled by the ratio of the nearest measured operator on the same
+ *               engine: its measured over its estimated time
  *   pair        the median rates of pairs on the same two engines
+ *
+ * The nearest operator is of the same type. Without one, it is the operator whose gradient the
+ * unknown one is. Among several, the nearest estimate decides.
+ *
  * in        profile: copied; fallback: borrowed
  * out       in the arena, valid as long as the arena and fallback; any thread
  * errors    DH_ENOMEM */

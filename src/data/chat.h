@@ -57,21 +57,26 @@ typedef struct dh_chat {
 
 /* NULL after the last. */
 const dh_chat *dh_chat_row(size_t i);
-/* errors    DH_EMISSING: names the known ones */
+/* errors    DH_EMISSING no such template: names the known ones */
 dh_status dh_chat_find(dh_ctx *ctx, const char *name, const dh_chat **chat);
 /* The template of a tokenizer's folder (or of the folder of its file). It is recognised by the
  * marks in tokenizer_config.json, chat_template.jinja or chat_template.json. Only the marks are
  * used; default system messages and tools are not.
  * errors    DH_EMISSING the folder has no template; DH_EUNSUPPORTED it is none of the known ones */
 dh_status dh_chat_of_tokenizer(dh_ctx *ctx, const char *spec, const dh_chat **chat);
-/* Whether a tokenizer has the tokens that it needs. errors: DH_EINVAL, names the token */
+/* Whether a tokenizer has the tokens that the template needs.
+ * errors    DH_EINVAL: names the token */
 dh_status dh_chat_check(dh_ctx *ctx, const dh_chat *chat, const dh_tokenizer *tok);
 /* The token that ends an answer; -1: none does. */
 int32_t dh_chat_end(const dh_chat *chat, const dh_tokenizer *tok);
 
-/* Appends the messages of a row to list. They borrow from the row; joined texts are added to it.
- * errors    DH_EFORMAT a part is missing, or is no text; DH_EUNSUPPORTED other roles, or other
- *           parts of a message; DH_ENOMEM */
+/* Appends the messages of a row to list.
+ *
+ * in        row: joined texts are added to it
+ * out       list: borrows from the row
+ * errors    DH_EFORMAT a part is missing, or is no text
+ *           DH_EUNSUPPORTED other roles, or other parts of a message
+ *           DH_ENOMEM */
 dh_status dh_chat_read(dh_ctx *ctx, json_t *row, dh_chat_messages *list);
 
 /* Appends a conversation's tokens with their marks, the last one with DH_TOKEN_LAST.

@@ -29,7 +29,8 @@ typedef struct hf_section {
     bool any_text; /* its rows read texts by their length, also with a NUL in them */
 } hf_section;
 
-/* Every node in order by its row. errors  DH_EUNSUPPORTED a type that has none, by name */
+/* Every node in order by its row.
+ * errors    DH_EUNSUPPORTED a type that has none, by name */
 dh_status hf_apply_section(dh_ctx *ctx, hf_file *hf, const hf_section *section);
 /* {"String": text} or {"Regex": text} of a node. */
 dh_status hf_pattern(dh_ctx *ctx, const json_t *node, const char **text, size_t *n, bool *regex);
@@ -47,7 +48,8 @@ dh_status hf_read_metaspace(dh_ctx *ctx, hf_file *hf);
 
 /* Vocabulary, merges or scores, unknown token; added tokens; what the kind derives from them. */
 dh_status hf_read_model(dh_ctx *ctx, hf_file *hf);
-/* The kind a file is read as. errors  DH_EUNSUPPORTED the setting or type that is not read */
+/* The kind a file is read as.
+ * errors    DH_EUNSUPPORTED the setting or type that is not read */
 dh_status hf_choose_kind(dh_ctx *ctx, const hf_file *hf, const dh_tok_kind **kind);
 
 #endif

@@ -33,7 +33,8 @@ dh_status dh_docs_add(dh_ctx *ctx, dh_docs *pieces, int64_t first, int64_t n_tok
  * errors    DH_ENOMEM */
 dh_status dh_pack_make(dh_ctx *ctx, dh_docs *pieces, int64_t row_len, const uint64_t *seed,
                        dh_pack *pack);
-/* A row for each piece, in their order. Frees the pieces. errors: DH_ENOMEM */
+/* A row for each piece, in their order. Frees the pieces.
+ * errors    DH_ENOMEM */
 dh_status dh_pack_alone(dh_ctx *ctx, dh_docs *pieces, dh_pack *pack);
 void dh_pack_fini(dh_pack *pack);
 int64_t dh_pack_rows(const dh_pack *pack);

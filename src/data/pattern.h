@@ -20,7 +20,8 @@
 typedef struct dh_pattern dh_pattern;           /* never changes; any thread */
 typedef struct dh_pattern_work dh_pattern_work; /* work memory of one thread */
 
-/* literal: the pattern is plain text. errors  DH_EFORMAT what is wrong and where; DH_ENOMEM */
+/* literal: the pattern is plain text.
+ * errors    DH_EFORMAT what is wrong and where; DH_ENOMEM */
 dh_status dh_pattern_compile(dh_ctx *ctx, const char *pattern, size_t n, bool literal,
                              dh_pattern **compiled);
 void dh_pattern_free(dh_pattern *pattern);

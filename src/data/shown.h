@@ -41,7 +41,8 @@ typedef struct dh_shown_step {
 typedef DH_VEC(dh_shown_step) dh_shown_steps;
 
 void dh_shown_fini(dh_shown *shown);
-/* The text of token `id`, whose own text is given. errors  DH_ENOMEM */
+/* The text of token `id`, whose own text is given.
+ * errors    DH_ENOMEM */
 dh_status dh_shown_add(dh_ctx *ctx, dh_shown *shown, const dh_shown_steps *steps, uint32_t id,
                        const void *text, size_t n);
 /* Bytes of a token: first: at the beginning of a text; else behind `prev`, -1: nothing known. */

@@ -35,8 +35,8 @@ dh_status dh_bpe_learn(dh_ctx *ctx, const char *const *files, size_t n_files,
                        const char *text_field, int64_t vocab, dh_learned_bpe *learned);
 void dh_learned_bpe_fini(dh_learned_bpe *learned);
 
-/* tokenizer.json and tokenizer_config.json in a folder, which is made where there is none.
- * errors: DH_EINVAL there is a tokenizer.json; DH_EIO */
+/* Writes tokenizer.json and tokenizer_config.json into a folder, which is made where there is none.
+ * errors    DH_EINVAL the folder has a tokenizer.json; DH_EIO; DH_ENOMEM */
 dh_status dh_learned_bpe_save(dh_ctx *ctx, const dh_learned_bpe *learned, const char *dir);
 
 #ifdef __cplusplus

@@ -15,13 +15,14 @@ typedef struct dh_cargo_means {
     dh_cargo_mean of[DH_N_CARGO];
 } dh_cargo_means;
 
-/* errors: those of dh_cargo_read */
+/* errors    those of dh_cargo_read */
 dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means);
 /* NULL: out of memory */
 json_t *dh_cargo_means_json(const dh_cargo_means *means);
 
-/* Gradients and parameters on the first rank of every stage, an array: in which slot, beside what,
- * what is exposed and why. errors: those of dh_cargo_read */
+/* Gradients and parameters on the first rank of every stage, as an array: in which slot they
+ * travel, during which computation, what is exposed and why.
+ * errors    those of dh_cargo_read */
 dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, json_t **list);
 
 /* Is the k-th rank that was simulated the first of its stage? */

@@ -82,9 +82,8 @@ const dh_grid_cell *dh_grid_best(const dh_grid *grid);
 json_t *dh_grid_json(const dh_grid *grid);
 /* A line of headings, and one a cell. */
 void dh_grid_csv(const dh_grid *grid, dh_str *out);
-/* table.json and table.csv in the folder, which is made where it is absent. errors: DH_EIO,
- * DH_ENOMEM
- */
+/* Writes table.json and table.csv into the folder, which is made where it is absent.
+ * errors    DH_EIO; DH_ENOMEM */
 dh_status dh_grid_write(dh_ctx *ctx, const dh_grid *grid, const char *dir);
 
 #endif

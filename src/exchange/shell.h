@@ -40,7 +40,8 @@ int sh_line_of(const shell *s);
 /* DH_EFORMAT with that line. */
 dh_status sh_refuse(shell *s, const char *what);
 dh_status sh_no_memory(shell *s);
-/* A copy of n bytes as the list's last word. errors: DH_EFORMAT too many expanded words; DH_ENOMEM */
+/* A copy of n bytes as the list's last word.
+ * errors    DH_EFORMAT too many expanded words; DH_ENOMEM */
 dh_status sh_push(shell *s, sh_words *list, const char *text, size_t n);
 /* A sentence for the reader, with the line. Sets `failed` where memory is out. */
 void sh_note(shell *s, const char *what);

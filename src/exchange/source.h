@@ -47,8 +47,9 @@ dh_status dh_shell_read(dh_ctx *ctx, const char *origin, const char *text, dh_de
 /* A TOML file, without dates and tables of arrays. Keys get the tables around them: "model.name".
  * errors    DH_EFORMAT with the line; DH_ENOMEM */
 dh_status dh_toml_read(dh_ctx *ctx, const char *origin, const char *text, dh_source *source);
-/* A YAML file; ${...} of OmegaConf that name another key of the file, and its multiply, are
- * carried out. errors: DH_EFORMAT with the place; DH_ENOMEM */
+/* A YAML file of OmegaConf. Its ${...} that name another key of the file, and its multiply, are
+ * carried out.
+ * errors    DH_EFORMAT with the place; DH_ENOMEM */
 dh_status dh_omega_read(dh_ctx *ctx, const char *origin, const char *text, size_t n_bytes,
                         dh_source *source);
 

@@ -472,16 +472,16 @@ int64_t dh_op_part_begin(const dh_op *op, int64_t n, uint32_t part);
  * all-gather's own rows need no wire. n_ranks: of its group, 1 of none. */
 double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
-/* Text form (src/graph/README.md), appended to out. Any graph prints, for people to
- * look at; one that passes dh_graph_check reads back equal, if its dims are finite
- * and not negative. `dhelix check` prints the graphs of jobs; what is read is programs that are
- * written by hand (`dhelix run-graph`), and what a pass is shown or tested by (tests/graph).
- * errors: DH_ENOMEM */
+/* Text form (src/graph/README.md), appended to out. Any graph prints, for people to look at. A
+ * graph that passes dh_graph_check reads back equal, if its dims are finite and not negative.
+ * `dhelix check` prints the graphs of jobs. Read are programs that people write (`dhelix
+ * run-graph`), and graphs that passes are shown or tested by (tests/graph).
+ * errors    DH_ENOMEM */
 dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
 /* The text need not be terminated and may hold any bytes. The result passes
  * dh_graph_check. Caller frees with dh_graph_destroy.
- * errors: DH_EFORMAT with line and column, what was expected, and the nearest name for
- * an unknown one; DH_EINVAL of the check, with the line; DH_ENOMEM */
+ * errors    DH_EFORMAT with line and column, what was expected, and the nearest name for an
+ *           unknown one; DH_EINVAL of the check, with the line; DH_ENOMEM */
 dh_status dh_graph_parse(dh_ctx *ctx, const char *text, size_t n_bytes, dh_graph **graph);
 /* On which lines tensors and operators stand, from 1; for messages about what was read. */
 typedef struct dh_graph_lines {

@@ -50,7 +50,8 @@ typedef struct dh_graph_rank {
     int64_t rank; /* for a program of its own (dh_graph_spec.build.model NULL); else not read */
 } dh_graph_rank;
 
-/* The stages of moe.dispatch node. errors: DH_EUNSUPPORTED the mesh has none, saying why */
+/* The stages of moe.dispatch node.
+ * errors    DH_EUNSUPPORTED the mesh has none: says why */
 dh_status dh_dispatch_by_node(dh_ctx *ctx, const dh_mesh *mesh, dh_group_stages *stages);
 
 /* Whether tensor-parallel ranks can share out the columns of rows (parallel.expert_rows shared): NULL, or why
@@ -144,7 +145,7 @@ struct dh_pass {
      * different arguments always give different operators. Pure. */
     void (*reduce)(const dh_graph_spec *spec, int64_t *args);
     /* Rewrites the graph, or leaves it unchanged and reports why.
-     * errors: DH_EINVAL where sizes do not divide, DH_ENOMEM */
+     * errors    DH_EINVAL where sizes do not divide, DH_ENOMEM */
     dh_status (*apply)(dh_ctx *ctx, const dh_pass_work *work);
 };
 
@@ -178,7 +179,7 @@ enum { DH_STAGES_AUTO, DH_STAGES_NARROW, DH_STAGES_WIDE, DH_STAGES_WHOLE };
 bool dh_pass_recomputes(dh_block_kind kind);
 
 const dh_pass *const *dh_passes(size_t *n);
-/* errors: DH_EMISSING with the nearest name */
+/* errors    DH_EMISSING with the nearest name */
 dh_status dh_pass_find(dh_ctx *ctx, const char *name, const dh_pass **pass);
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -191,7 +192,8 @@ dh_status dh_pass_list_parse(dh_ctx *ctx, const char *text, dh_pass_list *list);
 /* Appends the passes of a text of n bytes to a list. The result is not checked.
  * errors    those of a single pass; DH_EINVAL more than DH_MAX_PASSES */
 dh_status dh_pass_list_read(dh_ctx *ctx, const char *text, size_t n, dh_pass_list *list);
-/* Appends `more`. errors: DH_EINVAL more than DH_MAX_PASSES */
+/* Appends `more`.
+ * errors    DH_EINVAL more than DH_MAX_PASSES; the list then has the first of them */
 dh_status dh_pass_list_append(dh_ctx *ctx, const dh_pass_list *more, dh_pass_list *list);
 void dh_pass_list_print(const dh_pass_list *list, dh_str *out);
 void dh_pass_use_print(const dh_pass_use *use, dh_str *out);

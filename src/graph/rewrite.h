@@ -65,7 +65,7 @@ void rewrite_keep_late(rewrite *r, rewrite_late *late, const dh_op *op);
 void rewrite_push_late(rewrite *r, rewrite_late *late, const dh_op *next);
 void rewrite_late_fini(rewrite_late *late);
 
-/* errors: DH_EUNSUPPORTED always: `pass` has no rule for the operator. */
+/* errors    DH_EUNSUPPORTED always: `pass` has no rule for the operator. */
 dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op);
 /* The new order takes the place of the old one if all went well. Returns st, or
  * DH_ENOMEM "out of memory <doing>". */

@@ -128,13 +128,15 @@ dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *search);
 /* The table of policies (pair.c). */
 const dh_pair_policy *pair_policies(size_t *n);
 
-/* Check a plan: every operator runs once, after its predecessors and within the options. The plan's
- * times must be those of the fluid model. errors: DH_EINVAL with round and operator */
+/* Checks a plan: every operator runs once, after its predecessors and within the options. The
+ * plan's times must be those of the fluid model.
+ * errors    DH_EINVAL: names round and operator; those of dh_pair_problem_validate; DH_ENOMEM */
 dh_status pair_plan_validate(dh_ctx *ctx, const dh_pair_problem *problem,
                              const dh_pair_options *options, const dh_pair_plan *plan);
 
-/* Text for people, appended to out: totals, the two strands as bars over time, then round by
- * round both segments with times and slow-down, then the other policies. errors: DH_ENOMEM */
+/* Text for people, appended to out: totals, and the two strands as bars over time. Then come both
+ * segments of every round with times and slow-down, and the other policies.
+ * errors    DH_ENOMEM */
 dh_status pair_plan_draw(dh_ctx *ctx, const dh_pair_problem *problem, const dh_pair_plan *plan,
                          dh_str *out);
 

@@ -171,11 +171,11 @@ typedef struct dh_pair_policy {
     dh_status (*search)(dh_ctx *ctx, struct dh_pair_search *search);
 } dh_pair_policy;
 
-/* errors: DH_EMISSING with the nearest name */
+/* errors    DH_EMISSING with the nearest name */
 dh_status dh_pair_policy_find(dh_ctx *ctx, const char *name, const dh_pair_policy **policy);
 
 /* Check sizes, names, times and order of a problem. The message names strand and operator.
- * errors: DH_EINVAL */
+ * errors    DH_EINVAL */
 dh_status dh_pair_problem_validate(dh_ctx *ctx, const dh_pair_problem *problem);
 
 /* Plan one problem. Same input, same plan; of equal plans the one that overlaps less wins.

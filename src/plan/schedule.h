@@ -200,8 +200,9 @@ typedef struct dh_schedule_row {
     bool planned;        /* placed by the spec's costs and limits */
     int32_t
         settles; /* times p: number of micro-batches after which each adds the same time; 0: 2 */
-    /* DH_EUNSUPPORTED with the reason and values that would be right. n_chunks is resolved
-     * and sizes are in range when called. NULL: every p and m is accepted. */
+    /* NULL: every p and m is accepted.
+     * in        spec: n_chunks is resolved, and sizes are in range
+     * errors    DH_EUNSUPPORTED the reason, and values that would be right */
     dh_status (*applicable)(dh_ctx *ctx, const dh_schedule_spec *spec);
     dh_status (*generate)(dh_ctx *ctx, const struct dh_schedule_row *row,
                           const dh_schedule_spec *spec, dh_schedule **schedule);
@@ -225,10 +226,11 @@ static inline bool dh_schedule_orders_one_stage(const dh_schedule_row *row)
 const dh_schedule_row *const *dh_schedule_rows(size_t *n);
 /* errors    DH_EMISSING with the nearest name */
 dh_status dh_schedule_find(dh_ctx *ctx, const char *name, const dh_schedule_row **row);
-/* Whether the row can make a schedule for this spec; DH_EUNSUPPORTED says why not. */
+/* Whether the row can make a schedule for this spec.
+ * errors    DH_EUNSUPPORTED why not; DH_EINVAL sizes out of range */
 dh_status dh_schedule_applicable(dh_ctx *ctx, const dh_schedule_row *row,
                                  const dh_schedule_spec *spec);
-/* Make the schedule. Same input, same schedule.
+/* Makes the schedule. The same input gives the same schedule.
  * out       set only on DH_OK; caller frees with dh_schedule_destroy
  * errors    DH_EINVAL sizes out of range; DH_EUNSUPPORTED not applicable; DH_ENOMEM */
 dh_status dh_schedule_generate(dh_ctx *ctx, const dh_schedule_row *row,
@@ -237,17 +239,20 @@ dh_status dh_schedule_generate(dh_ctx *ctx, const dh_schedule_row *row,
 /* ---- files and drawings ----------------------------------------------------------------- */
 
 /* PyTorch's pipeline-schedule CSV (torch.distributed.pipelining): a line per rank, a cell per step.
- *   cell       0F3, 7B3, 7I0, 7W0, (0F7;7B3)OVERLAP_F_B, or empty; numbers are virtual stage and
- *              micro-batch; pairs unknown to PyTorch are written like the others
- *   skipped    cells of communication and sharding (SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD,
- *              RESHARD, REDUCE_GRAD), since transfers follow from the placement; lines with #
- *   placement  follows from the rank of each action; micro-batches with different routes are
- *              different model copies
- * The schedule is validated.
+ * A cell is empty or one of
+ *
+ *   0F3, 7B3, 7I0, 7W0      virtual stage, action, micro-batch
+ *   (0F7;7B3)OVERLAP_F_B    a pair; pairs unknown to PyTorch are written in the same way
+ *   SEND_F, RECV_F, ...     communication and sharding: skipped, since transfers follow from the
+ *                           placement (also SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD)
+ *
+ * Lines with # are skipped. The placement follows from the rank of each action. Micro-batches with
+ * different routes are different copies of the model. The schedule is validated.
+ *
  * in        text: n_bytes, need not be terminated; source: for messages and as name
  * out       set only on DH_OK; caller frees with dh_schedule_destroy
- * errors    DH_EFORMAT with row and column (both from 1); DH_EINVAL dh_schedule_validate refuses
- *           it; DH_EIO; DH_ENOMEM */
+ * errors    DH_EFORMAT with row and column (both from 1); DH_EINVAL of dh_schedule_validate;
+ *           DH_EIO; DH_ENOMEM */
 dh_status dh_schedule_parse_csv(dh_ctx *ctx, const char *text, size_t n_bytes, const char *source,
                                 dh_schedule **schedule);
 dh_status dh_schedule_read_csv(dh_ctx *ctx, const char *path, dh_schedule **schedule);
@@ -259,7 +264,7 @@ dh_status dh_schedule_print_csv(dh_ctx *ctx, const dh_schedule *schedule, dh_str
 /* Appends a text drawing for people to out: a line per rank, columns as in the CSV form, cells F3,
  * B1, F5|B1. Where a rank holds several virtual stages of a copy, .k is the k-th of them along the
  * depth: F3.0, F5.0|B1.1.
- * errors    as dh_schedule_print_csv */
+ * errors    those of dh_schedule_print_csv */
 dh_status dh_schedule_draw(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out);
 
 /* ---- layers to virtual stages --------------------------------------------------------------- */

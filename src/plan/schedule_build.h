@@ -46,9 +46,10 @@ dh_status dh_builder_finish(dh_ctx *ctx, dh_builder *b, dh_schedule **schedule);
 dh_status dh_schedule_alloc(dh_ctx *ctx, const char *name, int32_t n_ranks, int32_t n_stages,
                             int32_t n_micro, int32_t n_copies, dh_schedule **schedule);
 
-/* Execution in dependency order: call visit(arg, rank, slot index in schedule->slots)
- * for every slot once, after the slots it needs. errors: DH_EINVAL deadlock, with the
- * cycle; DH_ENOMEM. The schedule must be complete (see dh_schedule_validate). */
+/* Execution in dependency order: calls visit(arg, rank, slot index in schedule->slots) for every
+ * slot once, after the slots it needs.
+ * in        schedule: complete (dh_schedule_validate)
+ * errors    DH_EINVAL deadlock, with the cycle; DH_ENOMEM */
 typedef void (*dh_slot_visitor)(void *arg, int32_t rank, int32_t slot);
 dh_status dh_schedule_walk(dh_ctx *ctx, const dh_schedule *schedule, dh_slot_visitor visit,
                            void *arg);

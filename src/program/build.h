@@ -60,7 +60,7 @@ typedef struct plan {
 
 /* build.c */
 /* Whether the schedule is of the recipe's stages and micro-batches, and can be trained.
- * errors: DH_EINVAL, DH_EUNSUPPORTED */
+ * errors    DH_EINVAL, DH_EUNSUPPORTED */
 dh_status plan_check_schedule(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s);
 /* The graph of a block on the rank of this shard and context-parallel index; of a layer, of one of
  * the kind that layer is of. */
@@ -101,7 +101,8 @@ dh_status plan_emit_reduce(dh_ctx *ctx, plan *b, const dh_step_event *e);
 dh_status plan_emit_settled(dh_ctx *ctx, plan *b);
 
 /* copies.c: two copies of the model */
-/* errors: DH_EUNSUPPORTED, of those that cannot be trained */
+/* errors    DH_EUNSUPPORTED copies of the model that cannot be trained, or not with these
+ *           settings */
 dh_status plan_check_copies(dh_ctx *ctx, const dh_recipe *recipe, const dh_schedule *s);
 static inline bool plan_has_copies(const plan *b)
 {

@@ -21,7 +21,8 @@ bool dh_mesh_nodes_alike(const dh_mesh *mesh);
 size_t dh_rank_key(const dh_recipe *recipe, int64_t rank);
 size_t dh_rank_n_keys(const dh_recipe *recipe);
 
-/* Free with dh_rank_classes_fini. errors: DH_ENOMEM */
+/* Caller frees with dh_rank_classes_fini, also after a failure.
+ * errors    DH_ENOMEM */
 dh_status dh_rank_classes_find(dh_ctx *ctx, const dh_program_spec *spec, dh_rank_classes *classes);
 void dh_rank_classes_fini(dh_rank_classes *classes);
 

@@ -20,7 +20,8 @@ typedef struct dh_replay {
 } dh_replay;
 
 /* Streams and waits of the program must be in range. Free with dh_replay_fini, also
- * after a failure. errors: DH_ENOMEM */
+ * after a failure.
+ * errors    DH_ENOMEM */
 dh_status dh_replay_init(dh_ctx *ctx, dh_replay *replay, const dh_program *program);
 void dh_replay_fini(dh_replay *replay);
 

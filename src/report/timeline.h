@@ -147,8 +147,9 @@ dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *progra
 typedef DH_VEC(int64_t) dh_trace_ranks;
 dh_status dh_trace_list(dh_ctx *ctx, const char *dir, dh_trace_ranks *ranks);
 
-/* All trace-rank*.json of a run folder as one file; what stands beside the events is the first
- * rank's. errors: DH_EMISSING none; DH_EFORMAT; DH_EIO; DH_ENOMEM */
+/* Writes all trace-rank*.json of a run folder as one file. The keys next to the events are the
+ * first rank's.
+ * errors    DH_EMISSING the folder has none; DH_EFORMAT; DH_EIO; DH_ENOMEM */
 dh_status dh_trace_join(dh_ctx *ctx, const char *dir, const char *path);
 
 #ifdef __cplusplus

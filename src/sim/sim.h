@@ -42,7 +42,7 @@ typedef struct dh_sim_op_costs {
 } dh_sim_op_costs;
 
 /* Borrows both. Free with dh_sim_op_costs_fini, also after a failure.
- * errors: DH_EINVAL a time that is negative or not finite; DH_ENOMEM */
+ * errors    DH_EINVAL a time that is negative or not finite; DH_ENOMEM */
 dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
                                const dh_program *program);
 void dh_sim_op_costs_fini(dh_sim_op_costs *c);
@@ -50,7 +50,8 @@ static inline uint32_t dh_sim_kind(const dh_sim_op_costs *c, const dh_instr *i)
 {
     return c->first[c->program->blocks.at[i->block].graph] + i->op;
 }
-/* Speeds of kinds a and b beside each other. errors: DH_EINVAL not finite; DH_ENOMEM */
+/* Speeds of kinds a and b while both run.
+ * errors    DH_EINVAL a speed that is not finite; DH_ENOMEM */
 dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,
                               double *rate_a, double *rate_b);
 /* The same of kind a of one program and kind b of another; not kept. */
@@ -91,7 +92,8 @@ typedef struct dh_sim_split {
     bool first_apart; /* but coordinate 0 by itself */
 } dh_sim_split;
 
-/* Coordinates of slow ranks stand by themselves too. In the arena. errors: DH_ENOMEM */
+/* Coordinates of slow ranks are nodes of their own, too. Arrays are in the arena.
+ * errors    DH_ENOMEM */
 dh_status dh_sim_nodes_init(dh_ctx *ctx, dh_arena *arena, const dh_mesh *mesh,
                             const dh_sim_split splits[DH_N_MESH_AXES],
                             const dh_sim_options *options, dh_sim_nodes *nodes);
@@ -100,7 +102,8 @@ int64_t dh_sim_node_rank(const dh_sim_nodes *nodes, uint32_t node);
 int64_t dh_sim_node_n_ranks(const dh_sim_nodes *nodes, uint32_t node);
 /* The lowest node of the node's group: stands for the group. */
 uint32_t dh_sim_group_first(const dh_sim_nodes *nodes, dh_group_kind group, uint32_t node);
-/* Nodes of the group's members, each once. errors: DH_ENOMEM */
+/* Nodes of the group's members, each once.
+ * errors    DH_ENOMEM */
 dh_status dh_sim_group_members(dh_ctx *ctx, dh_arena *arena, const dh_sim_nodes *nodes,
                                dh_group_kind group, uint32_t first, dh_sim_members *members);
 /* The node of the member of another pipeline stage. */

@@ -123,7 +123,8 @@ typedef DH_VEC(slot_tried) slot_trials;
 void slot_trials_fini(slot_trials *trials);
 /* The order's, with its peak; NULL: out of memory. */
 slot_tried *slot_trial_of(slot_trials *trials, const dh_slot *slot, const dh_slot_pick *order);
-/* Times it, the first time. errors: as dh_slot_time */
+/* Times the trial, if it has not been timed before.
+ * errors    those of dh_slot_time */
 dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial);
 
 /* Repairs an order and keeps the better of two: by excess over the limit of memory, then by period,

@@ -94,13 +94,14 @@ typedef struct dh_slot_timing {
     double *start_ns, *end_ns; /* [n picks], or NULL: not wanted */
 } dh_slot_timing;
 
-/* Streams in order, each pick after its predecessors and barrier; operators that run at
- * the same time slow each other down as the costs say.
+/* When each pick runs: streams in order, each pick after its predecessors and barrier. Operators
+ * that run at the same time slow each other down as the costs say.
  * in        order [n]: every operator of the slot once, after its predecessors
  * errors    DH_ENOMEM; DH_EINVAL an order that cannot run */
 dh_status dh_slot_time(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order,
                        dh_slot_timing *timing);
-/* The makespan alone, in a third of the time. errors: as dh_slot_time */
+/* The makespan alone, in a third of the time.
+ * errors    those of dh_slot_time */
 dh_status dh_slot_makespan(dh_ctx *ctx, const dh_slot *slot, const dh_slot_pick *order, double *ns);
 /* Exposed time of a communication, and the next computation. */
 typedef struct dh_slot_exposure {
@@ -143,12 +144,14 @@ typedef struct dh_slot_items {
 
 /* Times and dependences of the operators of two strands: forward, backward. A block's x_out
  * (backward: dx_in) enters the next block.
- * out       slot in the arena; graphs, mesh and costs are borrowed
+ * in        graphs, mesh, costs: borrowed
+ * out       slot: in the arena
  * errors    DH_ENOMEM */
 dh_status dh_slot_build(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs, const dh_mesh *mesh,
                         int64_t rank, const dh_slot_items strands[2], dh_slot **slot);
-/* A slot of two graphs' blocks: the forward operators of f and the backward ones of b; either may
- * be NULL. In the arena; graphs and mesh are borrowed.
+/* A slot of two graphs' blocks: the forward operators of f and the backward operators of b.
+ * in        f, b: borrowed, as mesh and costs; one of them may be NULL
+ * out       slot: in the arena
  * errors    DH_ENOMEM */
 dh_status dh_slot_of_graphs(dh_ctx *ctx, dh_arena *arena, const dh_costs *costs,
                             const dh_mesh *mesh, int64_t rank, const dh_graph *f, const dh_graph *b,
@@ -196,10 +199,11 @@ typedef struct dh_order_policy {
 #define DH_ORDER_ENOUGH 1.01
 
 const dh_order_policy *dh_order_policies(size_t *n);
-/* errors: DH_EMISSING with the nearest name */
+/* errors    DH_EMISSING with the nearest name */
 dh_status dh_order_policy_find(dh_ctx *ctx, const char *name, const dh_order_policy **policy);
 /* A policy's order of a slot, every operator after its predecessors.
- * errors: DH_ENOMEM, DH_EINVAL options */
+ * out       order [operators of both strands]: the caller's
+ * errors    DH_EINVAL options; DH_ENOMEM */
 dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy *policy,
                         const dh_order_options *options, dh_slot_pick *order);
 
@@ -208,8 +212,10 @@ dh_status dh_slot_order(dh_ctx *ctx, const dh_slot *slot, const dh_order_policy 
 typedef struct dh_order_cache dh_order_cache;
 dh_order_cache *dh_order_cache_create(void); /* NULL: out of memory */
 void dh_order_cache_destroy(dh_order_cache *cache);
-/* dh_slot_order, or its earlier result. order: borrowed from the cache. Threads that ask for the
- * same order at once wait for the thread that makes it. */
+/* dh_slot_order, or its earlier result. Threads that ask for the same order at once wait for the
+ * thread that makes it.
+ * out       *order: borrowed from the cache
+ * errors    those of dh_slot_order */
 dh_status dh_order_cache_get(dh_ctx *ctx, dh_order_cache *cache, const dh_slot *slot,
                              const dh_order_policy *policy, const dh_order_options *options,
                              const dh_slot_pick **order);
@@ -237,16 +243,19 @@ typedef struct dh_strategy {
 
 /* All others are compared with the first. */
 const dh_strategy *dh_strategies(size_t *n);
-/* errors: DH_EMISSING with the nearest name */
+/* errors    DH_EMISSING with the nearest name */
 dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **strategy);
 /* dh_schedule_find; the message also knows names of strategies, and what others call schedules. */
 dh_status dh_schedule_named(dh_ctx *ctx, const char *name, const dh_schedule_row **row);
 /* The strategy that the job's setting names, in one of three forms:
- *   a row's name
- *   passes added to a row, "ring-gemm(both)+dhelix"
- *   a mapping, "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}"
- * A key left out of the mapping is as in the first row; with a schedule that makes pairs the order
- * is auto.
+ *
+ *   a row's name             "dhelix"
+ *   passes added to a row    "ring-gemm(both)+dhelix"
+ *   a mapping                "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}"
+ *
+ * A key left out of the mapping is as in the first row. With a schedule that makes pairs, an absent
+ * order is auto.
+ *
  * out       a row, or one in the arena
  * errors    DH_EMISSING with the nearest name; DH_EINVAL */
 dh_status dh_strategy_read(dh_ctx *ctx, dh_arena *arena, const char *text,

@@ -97,7 +97,8 @@ dh_status dh_graph_run_write(dh_ctx *ctx, const dh_graph_run *run, const char *p
 dh_status dh_graph_run_compare(dh_ctx *ctx, const dh_graph_run *run, size_t io,
                                const dh_safetensors *expected, double *difference,
                                int64_t *n_compared);
-/* The same between two runs' outputs of one name. errors: DH_EINVAL other shape or type */
+/* Largest difference of n values of one type. NaN on both sides is none; NaN on one side is
+ * infinite. */
 double dh_graph_value_distance(dh_dtype dtype, int64_t n, const void *a, const void *b);
 
 #ifdef __cplusplus

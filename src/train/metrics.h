@@ -33,7 +33,7 @@ typedef struct dh_metrics_lines {
     size_t n, n_unreadable; /* unreadable: no objects with a step */
     dh_str numbers;         /* numbers of the first unreadable lines, from 1: "4, 17" */
 } dh_metrics_lines;
-/* errors: those of reading the file; DH_ENOMEM */
+/* errors    those of reading the file; DH_ENOMEM */
 dh_status dh_metrics_count(dh_ctx *ctx, const char *path, dh_metrics_lines *lines);
 void dh_metrics_lines_fini(dh_metrics_lines *lines);
 

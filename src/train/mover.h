@@ -22,7 +22,8 @@ typedef struct dh_mover_spec {
     int log_rank; /* rank in its messages; -1: none */
 } dh_mover_spec;
 
-/* Caller ends it with dh_mover_destroy. errors: DH_ENOMEM; DH_EINTERNAL no thread */
+/* Caller ends it with dh_mover_destroy.
+ * errors    DH_ENOMEM; DH_EINTERNAL no thread */
 dh_status dh_mover_create(dh_ctx *ctx, const dh_mover_spec *spec, dh_mover **mover);
 void dh_mover_destroy(dh_mover *mover); /* between runs; NULL is fine */
 

@@ -93,7 +93,8 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet,
                              dh_resolved **chosen);
 
 /* ---- resolve.c ------------------------------------------------------------------------------- */
-/* One more line of what was derived. errors: DH_ENOMEM */
+/* One more line of what was derived.
+ * errors    DH_ENOMEM */
 dh_status dh_resolved_note(dh_ctx *ctx, dh_resolved *r, const char *name, const char *value,
                            const char *why, ...) __attribute__((format(printf, 5, 6)));
 

@@ -112,7 +112,7 @@ typedef enum dh_gain {
 } dh_gain;
 /* "faster", "may be slower", "as long", "slower" */
 const char *dh_gain_name(dh_gain gain);
-/* error: of predicted speed-ups, in parts of 1. */
+/* in        error: mean error of predicted speed-ups, in parts of 1 */
 dh_gain dh_gain_of(int64_t own_ns, int64_t other_ns, double error);
 
 typedef struct dh_beside_other {

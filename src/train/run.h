@@ -89,18 +89,21 @@ dh_status dh_run_open_tokenizer(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_train(dh_ctx *ctx, dh_run *run);
 dh_status dh_run_open_data(dh_ctx *ctx, dh_run *run);
 dh_batch_source dh_run_source(dh_dataset *dataset);
-/* The work of the next step. errors: of reading conversations */
+/* The work of the next step.
+ * errors    those of dh_dataset_lengths */
 dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
 /* ---- initial.c: the weights that a run begins with --------------------------------------------
  */
-/* Of a run with adapters the weights that stay as they are, and their hash; nothing for others.
- * Every rank calls. errors: DH_EINVAL where processes have other weights under the path, naming
- * ranks and setting; those of reading them */
+/* For a run with adapters: reads the weights that stay as they are, and their hash. Other runs have
+ * none. Every rank calls.
+ * errors    DH_EINVAL processes have other weights under the path: names ranks and setting;
+ *           those of reading the weights */
 dh_status dh_run_take_base(dh_ctx *ctx, dh_run *run);
-/* New weights, or those that the job names; errors: as above. Every rank calls. */
+/* New weights, or those that the job names. Every rank calls.
+ * errors    those of dh_run_take_base */
 dh_status dh_run_init_weights(dh_ctx *ctx, dh_run *run);
 
 /* ---- grouped.c: steps of documents by length ----------------------------------------------- */
@@ -111,8 +114,8 @@ dh_status dh_run_grouped_step(dh_ctx *ctx, dh_run *run, const dh_step *step);
 void dh_run_report_switch(const dh_run *run, json_t *line);
 
 /* ---- snapshot.c: checkpoints (writing them: saving.h) ---------------------------------------- */
-/* Whether a checkpoint could be written now, found out by taking its space and giving it
- * back. On rank 0. errors: DH_EIO, DH_EPERM */
+/* Whether a checkpoint could be written now. Its space is taken and given back. On rank 0.
+ * errors    DH_EIO, DH_EPERM; DH_ENOMEM */
 dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run);
 /* Continues from the newest intact checkpoint of the run folder; *resumed says if
  * there was one. A checkpoint of another model or data order is refused. */

@@ -22,7 +22,8 @@ typedef struct dh_spikes {
 double dh_band_limit(const dh_band *band, int64_t window, double deviations);
 void dh_band_add(dh_band *band, int64_t window, double value);
 
-/* As JSON (caller frees) and back. errors: DH_ENOMEM; DH_EFORMAT */
+/* As JSON (caller frees) and back.
+ * errors    DH_ENOMEM; reading also DH_EFORMAT */
 dh_status dh_spikes_print(dh_ctx *ctx, const dh_spikes *spikes, int64_t window, char **text);
 dh_status dh_spikes_parse(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t window,
                           dh_spikes *spikes);

@@ -12,8 +12,9 @@ typedef struct dh_tensorboard {
     dh_str record; /* the last one written */
 } dh_tensorboard;
 
-/* A new file DIR/tensorboard/events.out.tfevents.SECONDS.HOST.PID, which says that what other files
- * of the folder have of steps after last_step is not so. errors: DH_EIO, DH_ENOMEM */
+/* Begins a file DIR/tensorboard/events.out.tfevents.SECONDS.HOST.PID. It withdraws what other files
+ * of the folder have of steps after last_step.
+ * errors    DH_EIO, DH_ENOMEM */
 dh_status dh_tensorboard_open(dh_ctx *ctx, const char *dir, int64_t last_step, dh_tensorboard *t);
 /* A line of metrics: an event of its "step" with a scalar for each of the other numbers, named by
  * its key. */

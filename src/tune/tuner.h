@@ -121,7 +121,8 @@ typedef struct tune_held {
     double whole_bytes, left_bytes;
 } tune_held;
 
-/* Sets the timetable's moments. errors: DH_ENOMEM */
+/* Sets the timetable's moments.
+ * errors    DH_ENOMEM */
 dh_status tune_moments_find(dh_ctx *ctx, dh_arena *arena, tune_timetable *t);
 /* The peak_bytes of a rank as tune_timetable_run computes it.
  * in        costs [n_classes]: only peak_bytes is read; held [n_types] */
@@ -356,7 +357,8 @@ dh_status tune_forget(dh_ctx *ctx, tuner *t);
  * errors    DH_ENOMEM */
 dh_status tune_begin_anew(dh_ctx *ctx, tuner *t);
 
-/* The job's system with a recomputation. errors: DH_EMISSING */
+/* The job's system with a recomputation.
+ * errors    those of dh_job_system */
 dh_status tune_system_of(dh_ctx *ctx, const tuner *t, int64_t recompute, tune_system *system);
 /* TUNING: estimates are up to 25 % off. A configuration that takes this many times the best is not
  * of interest, so it is neither estimated nor simulated exactly. */
@@ -414,7 +416,8 @@ typedef struct tune_hints {
     size_t at[DH_N_TUNE_DIM];
 } tune_hints;
 
-/* errors: DH_ENOMEM; freed with tune_found_fini in any case */
+/* Caller frees with tune_found_fini in any case.
+ * errors    DH_ENOMEM */
 dh_status tune_found_init(dh_ctx *ctx, tune_found *found, dh_arena *arena, size_t n_kept);
 void tune_found_fini(tune_found *found);
 dh_status tune_found_limits(dh_ctx *ctx, tune_found *found, const dh_tune_config *config,
@@ -431,8 +434,9 @@ dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_confi
                              const char *reason, int64_t place);
 /* Values by the first configuration that had them. */
 void tune_found_sort(tune_found *found);
-/* One of the best, with another value that makes it faster, in place of it; it stays the best with
- * its own values. errors: DH_ENOMEM */
+/* Replaces row i, one of the best, by the same configuration with another value that makes it
+ * faster. With its own values the configuration stays the best.
+ * errors    DH_ENOMEM */
 dh_status tune_found_instead(dh_ctx *ctx, tune_found *found, size_t i, const dh_tune_row *row,
                              int64_t place);
 
@@ -485,7 +489,8 @@ typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *conf
 dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user);
 /* The job and recipe as they were when the configuration was visited. */
 dh_status tune_enter(dh_ctx *ctx, tuner *t, const dh_tune_config *config);
-/* Rows of --strategies and --schedules. errors: DH_EMISSING */
+/* Rows of --strategies and --schedules.
+ * errors    DH_EMISSING no such row; DH_ENOMEM */
 dh_status tune_select(dh_ctx *ctx, tuner *t);
 
 /* tune.c: gives the job a configuration's degree of ZeRO, size of buckets, and way to step. */

@@ -10,10 +10,12 @@
 dh_status dh_paper_job(dh_ctx *ctx, dh_validation *v, const dh_published *table, size_t row,
                        dh_shipped_job *job);
 
-/* Settings of a mesh: "DP8 TP4 PP1 CP2". errors: DH_EFORMAT; DH_ENOMEM */
+/* Settings of a mesh: "DP8 TP4 PP1 CP2".
+ * errors    DH_EFORMAT; DH_ENOMEM */
 dh_status dh_paper_mesh(dh_ctx *ctx, dh_validation *v, const char *text, dh_shipped_job *job);
 
-/* It as that system runs it: a name of column system. errors: DH_EMISSING */
+/* Settings with which a system runs the job. name: as in column system.
+ * errors    DH_EMISSING no such system; DH_ENOMEM */
 dh_status dh_paper_system(dh_ctx *ctx, const char *name, dh_shipped_job *job);
 
 #endif

@@ -19,7 +19,8 @@ bool dh_shipped_is_there(const char *file);
 /* Adds settings, "key=value key=value"; words NULL: out of memory. */
 dh_status dh_shipped_words(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *words);
 
-/* Adds one setting. errors: DH_ENOMEM */
+/* Adds one setting.
+ * errors    DH_ENOMEM */
 dh_status dh_shipped_set(dh_ctx *ctx, dh_validation *v, dh_shipped_job *job, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -39,7 +40,8 @@ typedef struct dh_shipped_run {
  * errors    DH_EMISSING no such file; those of reading a job, and a cluster */
 dh_status dh_shipped_read(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
                           dh_shipped_run *run);
-/* The same, resolved and simulated. errors: those too */
+/* The same, resolved and simulated.
+ * errors    those of dh_shipped_read, dh_job_resolve and dh_train_simulate */
 dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
                               dh_shipped_run *run);
 void dh_shipped_fini(dh_shipped_run *run);
@@ -57,7 +59,8 @@ typedef enum dh_step_part_of {
     DH_STEP_OTHERS,
     DH_N_STEP_PARTS
 } dh_step_part_of;
-/* Shares of the step. errors: DH_ENOMEM */
+/* Shares of the step.
+ * errors    DH_ENOMEM */
 dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_PARTS]);
 
 typedef struct dh_shipped_step {
@@ -85,7 +88,8 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
                              dh_shipped_step *step);
 double dh_megatron_model_flops(const dh_job *job);
 double dh_megatron_hardware_flops(const dh_job *job);
-/* The row added last is of that job. errors: DH_ENOMEM */
+/* The row added last is of that job.
+ * errors    those of dh_shipped_read; DH_ENOMEM */
 dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
                               double step_ns);
 

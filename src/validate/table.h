@@ -21,7 +21,8 @@ dh_status dh_published_read(dh_ctx *ctx, dh_arena *arena, const char *file, dh_p
 /* From text, for tests. */
 dh_status dh_published_parse(dh_ctx *ctx, dh_arena *arena, const char *text, size_t n_bytes,
                              const char *file, dh_published *table);
-/* A cell by the name of its column. errors: DH_EMISSING column; DH_EFORMAT not a number */
+/* A cell by the name of its column.
+ * errors    DH_EMISSING no such column; of numbers also DH_EFORMAT */
 dh_status dh_published_text(dh_ctx *ctx, const dh_published *table, size_t row, const char *column,
                             const char **text);
 dh_status dh_published_real(dh_ctx *ctx, const dh_published *table, size_t row, const char *column,

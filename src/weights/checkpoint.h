@@ -37,7 +37,7 @@ typedef struct dh_ckpt_setting {
     char name[80], value[160];
 } dh_ckpt_setting;
 enum { DH_CKPT_MAX_SETTINGS = 96 };
-/* errors: DH_EUNSUPPORTED the name is too long */
+/* errors    DH_EUNSUPPORTED the name is too long */
 dh_status dh_ckpt_setting_make(dh_ctx *ctx, dh_ckpt_setting *s, const char *name, size_t n_name,
                                const char *value, size_t n_value);
 /* Whether a checkpoint's value is the one of now. cut: it is of a version that kept only the start
@@ -89,7 +89,8 @@ const char *dh_ckpt_folder(const dh_ckpt_writer *c);
  * the committing rank's dh_ckpt_add_file. Every file is sealed once, after its last
  * writer. cost: reads the file */
 dh_status dh_ckpt_seal_file(dh_ctx *ctx, const char *folder, const char *name, dh_ckpt_file *file);
-/* The checkpoint consists of the files added. errors: DH_EINVAL name bad or twice */
+/* The checkpoint consists of the files added.
+ * errors    DH_EINVAL a bad name, a name twice, or a file that was not sealed; DH_ENOMEM */
 dh_status dh_ckpt_add_file(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_file *file);
 /* Write, seal and add a small file. */
 dh_status dh_ckpt_put_file(dh_ctx *ctx, dh_ckpt_writer *c, const char *name, const void *data,
@@ -107,8 +108,9 @@ dh_status dh_ckpt_put_state(dh_ctx *ctx, dh_ckpt_writer *c, const dh_ckpt_state 
  * in        keep: below 1 keeps all
  *           proved: steps known to be intact, which is extended; NULL: none is known */
 dh_status dh_ckpt_commit(dh_ctx *ctx, dh_ckpt_writer *c, int64_t keep, dh_ckpt_steps *proved);
-/* RUN/checkpoints/step-N becomes suspect-N, which nobody takes for a checkpoint, where there is an
- * older one; else nothing happens. errors: DH_EIO, DH_ENOMEM */
+/* Renames RUN/checkpoints/step-N to suspect-N, which does not count as a checkpoint. Nothing
+ * happens unless N is the newest and there is an older one.
+ * errors    DH_EIO, DH_ENOMEM */
 dh_status dh_ckpt_set_aside(dh_ctx *ctx, const char *run_dir, int64_t step);
 /* Renames checkpoints after `step`, which were passed over as damaged, to damaged-N. These do
  * not count as checkpoints and are never removed. Logs it, also where the one that saved.json
@@ -147,7 +149,8 @@ dh_status dh_ckpt_open(dh_ctx *ctx, const char *run_dir, const char *where, bool
 /* Steps of a run's checkpoints, newest first, whatever is in them; caller frees *steps.
  * errors    DH_EPERM, DH_EIO: they cannot be listed; DH_ENOMEM */
 dh_status dh_ckpt_list(dh_ctx *ctx, const char *run_dir, int64_t **steps, size_t *n);
-/* The one of a step. errors: as dh_ckpt_open; DH_EMISSING it was removed meanwhile */
+/* The checkpoint of a step.
+ * errors    those of dh_ckpt_open. DH_EMISSING: it was removed meanwhile */
 dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool checksums,
                             dh_ckpt **out);
 /* The newest intact checkpoint of a run, by step. Damaged ones are passed over with a warning each.
@@ -156,7 +159,8 @@ dh_status dh_ckpt_open_step(dh_ctx *ctx, const char *run_dir, int64_t step, bool
  *           are gone (it names the evidence); DH_EUNSUPPORTED, DH_EPERM, DH_EIO of the one that
  *           cannot be read */
 dh_status dh_ckpt_find_latest(dh_ctx *ctx, const char *run_dir, bool checksums, dh_ckpt **out);
-/* Of a run without checkpoints: whether there never was one. errors: DH_EFORMAT, as above */
+/* Of a run without checkpoints: whether there never was one.
+ * errors    DH_EFORMAT there was one (it names the evidence) */
 dh_status dh_ckpt_check_none(dh_ctx *ctx, const char *run_dir);
 void dh_ckpt_close(dh_ckpt *c);
 

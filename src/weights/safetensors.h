@@ -78,7 +78,8 @@ size_t dh_st_n_tensors(const dh_safetensors *st);
 const dh_st_tensor *dh_st_at(const dh_safetensors *st, size_t i); /* in order of the data */
 /* O(log n); NULL when absent. */
 const dh_st_tensor *dh_st_find(const dh_safetensors *st, const char *name);
-/* Bytes of a tensor, [at, at + n_bytes). errors    DH_EIO another program has cut the file short */
+/* Bytes of a tensor, [at, at + n_bytes).
+ * errors    DH_EIO another program has cut the file short */
 dh_status dh_st_copy(dh_ctx *ctx, const dh_st_tensor *t, size_t at, size_t n_bytes, void *to);
 /* A text of the file's metadata; NULL: absent. */
 const char *dh_st_metadata_get(const dh_safetensors *st, const char *key);

@@ -215,9 +215,10 @@ int64_t dh_comm_sent_bytes(const dh_comm *comm, dh_engine wire);
 /* Adds what a rank has sent on a group's wire by other means than its calls. Any thread. */
 void dh_comm_add_sent(dh_comm_group *group, int64_t n_bytes);
 
-/* Reserve scratch so that no later call with up to n_bytes in its larger vector
- * allocates (mpi reductions need that much; local none). For those who measure calls, or may not
- * allocate; else the first call that needs more allocates. errors: DH_ENOMEM */
+/* Reserves scratch so that no later call with up to n_bytes in its larger vector allocates (mpi
+ * reductions need that much; local none). It is for callers that measure, or may not allocate.
+ * Otherwise the first call that needs more allocates.
+ * errors    DH_ENOMEM */
 dh_status dh_comm_group_reserve(dh_ctx *ctx, dh_comm_group *group, int64_t n_bytes);
 
 /* ---- collectives --------------------------------------------------------------------------

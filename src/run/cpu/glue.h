@@ -115,7 +115,8 @@ dh_status dh_cpu_run_balance(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_stay(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_order(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_offsets(dh_ctx *ctx, const dh_call *c);
-/* Of moe_offsets. errors: DH_EINVAL more rows come than it has room for */
+/* The result of moe_offsets.
+ * errors    DH_EINVAL more rows come than the operator has room for */
 dh_status dh_cpu_check_room(dh_ctx *ctx, const dh_op *op, int64_t n_rows);
 dh_status dh_cpu_run_moe_nodes(dh_ctx *ctx, const dh_call *c);
 dh_status dh_cpu_run_moe_node_order(dh_ctx *ctx, const dh_call *c);

@@ -48,16 +48,17 @@ typedef struct dh_gemm dh_gemm;
 
 /* Chooses the fastest way for the shape by a fixed rule (gemm.c). The caller's
  * thread count at creation is the one every run uses.
- * errors: DH_EINVAL sizes or types; DH_EINTERNAL, DH_ENOMEM from oneDNN */
+ * errors    DH_EINVAL sizes or types; DH_EINTERNAL, DH_ENOMEM from oneDNN */
 dh_status dh_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_gemm **gemm);
 void dh_gemm_destroy(dh_gemm *gemm);
 size_t dh_gemm_workspace(const dh_gemm *gemm);
-/* The code that float32 products share is generated, once a process. errors: DH_ENOMEM */
+/* Generates the code that float32 GEMMs share, once a process.
+ * errors    DH_ENOMEM; DH_EINTERNAL the code cannot be generated */
 dh_status dh_gemm_get_ready(dh_ctx *ctx);
 /* One line for logs: the method and oneDNN's implementation. */
 const char *dh_gemm_method(const dh_gemm *gemm);
 /* Runs of one object may overlap in time when each has its own ws.
- * errors: DH_EINTERNAL when oneDNN refuses */
+ * errors    DH_EINTERNAL oneDNN refuses */
 dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *gemm, const void *a, const void *b,
                       const float *bias, void *c, void *ws);
 
@@ -461,7 +462,7 @@ typedef struct dh_grouped_desc {
 } dh_grouped_desc;
 typedef struct dh_grouped dh_grouped;
 
-/* errors: those of dh_gemm_create */
+/* errors    those of dh_gemm_create */
 dh_status dh_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc, dh_grouped **grouped);
 void dh_grouped_destroy(dh_grouped *grouped);
 size_t dh_grouped_workspace(const dh_grouped *grouped);

@@ -4,10 +4,10 @@
 
 #include "base/base.h"
 
-/* The first time for the calling thread's device: compares attention by wgmma with the portable
- * kernels, and uses it from then on where it is close; says once what came of it. Nothing happens
- * where the GPU or the build has none, or with DHELIX_WGMMA=off. errors: CUDA's; kernels that do
- * not end */
+/* At its first call for the calling thread's device it compares attention by wgmma with the
+ * portable kernels. From then on that attention is used if it is close. The result is said once.
+ * Nothing happens where the GPU or the build has no wgmma, or with DHELIX_WGMMA=off.
+ * errors    those of CUDA; DH_EINTERNAL kernels that do not end */
 dh_status dh_cuda_choose_attention(dh_ctx *ctx);
 
 #endif

@@ -9,8 +9,8 @@ typedef struct dh_cuda_gemm dh_cuda_gemm;
 /* As dh_gemm_desc says (run/cpu/kernels.h), but without row_invariant: matrices by rows. On the
  * calling thread's device. Addresses of a, b and c will be multiples of 16 bytes, or of as many as
  * divide the length of their rows. Launches of one object must not overlap in time on the host.
- * errors: DH_EINVAL sizes or types; DH_EUNSUPPORTED cuBLASLt knows no way; DH_EINTERNAL, DH_ENOMEM
- * from it */
+ * errors    DH_EINVAL sizes or types; DH_EUNSUPPORTED cuBLASLt has no algorithm; DH_EINTERNAL,
+ *           DH_ENOMEM from cuBLASLt */
 dh_status dh_cuda_gemm_create(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_gemm **gemm);
 /* Of codes of 8 bits: A [m,k] and B [n,k] in these formats, not both e5m2; desc: in DH_U8, trans_b,
  * and rows in whole runs of 16 bytes. Needs a GPU that has such products. */
@@ -24,8 +24,9 @@ typedef enum dh_cuda_epilogue {
     DH_CUDA_DGELU     /* C = sums times the slope of GELU at aux */
 } dh_cuda_epilogue;
 /* aux is a matrix like C, of the same type and distance of rows, without a byte in common with C.
- * errors: DH_EUNSUPPORTED also if cuBLASLt has no such epilogue, or if C's rows are no multiple of
- * 8 elements. A kernel of its own then has to do it. */
+ * After DH_EUNSUPPORTED a kernel of its own has to do the epilogue.
+ * errors    those of dh_cuda_gemm_create; DH_EUNSUPPORTED also if cuBLASLt has no such epilogue,
+ *           or if C's rows are no multiple of 8 elements */
 dh_status dh_cuda_gemm_create_gelu(dh_ctx *ctx, const dh_gemm_desc *desc, dh_cuda_epilogue epilogue,
                                    dh_cuda_gemm **gemm);
 dh_cuda_epilogue dh_cuda_gemm_epilogue(const dh_cuda_gemm *gemm);

@@ -66,7 +66,7 @@ typedef struct peer_link {
 
 /* ---- peer_meet.c: the room's lock is held --------------------------------------------------- */
 
-/* errors: DH_ECOMM: a rank has failed */
+/* errors    DH_ECOMM a rank has failed, or the links have ended */
 dh_status peer_check(dh_ctx *ctx, const peer_link *l);
 /* Until something in the room has moved; `what`: the call, for whoever waits too long.
  * errors    DH_ECOMM: a rank has failed, or nobody came */
@@ -86,7 +86,8 @@ dh_status peer_call(dh_ctx *ctx, peer_link *l, cudaStream_t stream, const dh_dev
 
 /* ---- peer_wires.c --------------------------------------------------------------------------- */
 
-/* ranks [n]: of the members. errors: DH_ENOMEM */
+/* ranks [n]: of the members.
+ * errors    DH_ENOMEM; those of CUDA */
 dh_status peer_pace_create(dh_ctx *ctx, const dh_devlink_spec *spec, const int *ranks,
                            peer_link *l);
 void peer_pace_destroy(peer_link *l);

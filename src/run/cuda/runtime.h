@@ -7,8 +7,8 @@
 
 #include "base/base.h"
 
-/* errors: DH_ENOMEM where CUDA has no memory; DH_EINTERNAL; the call and CUDA's name of the error
- */
+/* errors    DH_ENOMEM CUDA has no memory; DH_EINTERNAL every other error. The message has the
+ *           call and CUDA's name of the error */
 dh_status dh_cuda_check(dh_ctx *ctx, cudaError_t error, const char *call);
 dh_status dh_cublas_check(dh_ctx *ctx, cublasStatus_t status, const char *call);
 

@@ -192,8 +192,8 @@ typedef struct dh_device {
     /* Zero-filled memory of a rank. Several programs may share it. */
     dh_status (*slab_create)(dh_ctx *ctx, uint64_t n_bytes, dh_slab **slab);
     void (*slab_destroy)(dh_slab *slab);
-    /* Copies from and to the host between runs; they return when they are done. errors:
-     * DH_EINTERNAL outside the slab */
+    /* Copies from and to the host between runs. They return when they are done.
+     * errors    DH_EINTERNAL outside of the slab */
     dh_status (*slab_write)(dh_ctx *ctx, dh_slab *slab, uint64_t offset, const void *data,
                             uint64_t n_bytes);
     dh_status (*slab_read)(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, void *data,
@@ -223,8 +223,10 @@ typedef struct dh_device {
     /* All commands once; returns when all are complete, or after the first failure, once nothing is
      * under way any more. Allocates nothing. */
     dh_status (*run)(dh_ctx *ctx, dh_streams *streams, bool single_steps);
-    /* Optional: the same, all commands having been captured by its first call and launched as one.
-     * errors: DH_EUNSUPPORTED, before anything is done: some cannot be captured, and which */
+    /* Optional: the same. The first call captures all commands, and every call launches them as
+     * one.
+     * errors    DH_EUNSUPPORTED some commands cannot be captured: names them, before anything is
+     *           done */
     dh_status (*run_captured)(dh_ctx *ctx, dh_streams *streams);
     /* Times of the last run, on dh_now_ns's clock. */
     int64_t (*began_ns)(const dh_streams *streams, uint32_t id);
@@ -248,7 +250,8 @@ typedef struct dh_device {
 /* Its links of a kind; NULL: it has none. */
 const dh_devlinks *dh_device_links(const dh_device *device, dh_comm_links kind);
 
-/* Whether [offset, offset + n_bytes) lies in the slab. errors: DH_EINTERNAL */
+/* Whether [offset, offset + n_bytes) lies in the slab.
+ * errors    DH_EINTERNAL it does not */
 dh_status dh_slab_check(dh_ctx *ctx, const dh_slab *slab, uint64_t offset, uint64_t n_bytes);
 
 const dh_device *const *dh_devices(size_t *n);
@@ -258,7 +261,8 @@ bool dh_device_add(const dh_device *device);
 /* "auto" is the one that DHELIX_DEVICE names, or else the first. NULL when there is none of that
  * name. */
 const dh_device *dh_device_find(const char *name);
-/* The same. errors: DH_EMISSING says which there are */
+/* dh_device_find, with an error.
+ * errors    DH_EMISSING: names the devices that there are */
 dh_status dh_device_get(dh_ctx *ctx, const char *name, const dh_device **device);
 
 #ifdef __cplusplus

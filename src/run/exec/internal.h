@@ -45,12 +45,13 @@ struct dh_exec {
 void *dh_exec_host_memory(dh_exec *exec, size_t n_bytes);
 
 /* Makes the command of a communication instruction: one blocking call on its group (communicate.c).
- * Transit memory is there once all have been made. errors: DH_ENOMEM */
+ * Transit memory is there once all have been made.
+ * errors    DH_ENOMEM */
 dh_status dh_exec_add_transfer(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
 dh_status dh_exec_add_transit(dh_ctx *ctx, dh_exec *exec);
 
 /* Makes the command of a LOAD: the batch is put together on the host, then copied (load.c).
- * errors: DH_ENOMEM */
+ * errors    DH_ENOMEM */
 dh_status dh_exec_add_load(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
 
 /* Links of the groups that can have them, if the job lets them (links.c); groups are there.
@@ -60,7 +61,8 @@ void dh_exec_destroy_links(dh_exec *exec);
 bool dh_exec_has_links(const dh_exec *exec);
 /* Calls under way end, for nobody will answer them. Any thread. */
 void dh_exec_abort_links(const dh_exec *exec);
-/* Makes the command of a communication instruction whose group has a link. errors: DH_ENOMEM */
+/* Makes the command of a communication instruction whose group has a link.
+ * errors    DH_ENOMEM */
 dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *exec, dh_stream_command *command);
 /* dh_watch.waiting */
 dh_status dh_exec_waiting(dh_ctx *ctx, void *user, uint32_t stream, int64_t waited_ns);

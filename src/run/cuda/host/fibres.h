@@ -32,8 +32,9 @@ struct dh_host_grid {
 
 /* Calls body(user) as every thread. */
 void dh_host_run_blocks(const dh_host_grid &grid, void (*body)(const void *), const void *user);
-/* The same on a stream, once what lies before it there is done; NULL: now, on the calling thread.
- * n_bytes of user are copied. errors: cudaGetLastError */
+/* The same on a stream, after the work that is already on it. stream NULL: now, on the calling
+ * thread. n_bytes of user are copied.
+ * errors    reported by cudaGetLastError */
 void dh_host_launch(struct CUstream_st *stream, const dh_host_grid &grid,
                     void (*body)(const void *), const void *user, size_t n_bytes);
 /* The same memory for every thread of a block that asks for as much in the same order. At most

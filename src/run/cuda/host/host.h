@@ -13,8 +13,8 @@ extern "C" {
 
 /* ---- work ----------------------------------------------------------------------------------- */
 
-/* Puts run(user) behind the stream's other work; n_bytes of user are copied. errors: the calling
- * thread's device is not the stream's */
+/* Puts run(user) after the stream's other work. n_bytes of user are copied.
+ * errors    the calling thread's device is not the stream's */
 cudaError_t dh_host_enqueue(cudaStream_t stream, void (*run)(const void *user), const void *user,
                             size_t n_bytes);
 /* Whether [at, at + n_bytes) is memory of the calling thread's device. */
