@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-/* All that `dhelix list` prints: models, clusters, strategies, schedules, devices, systems, settings
- * and more. Each list is an array of flat objects with the same keys. */
+/* All lists that `dhelix list` prints: models, clusters, strategies and schedules; devices, systems
+ * and settings; and more. Each list is an array of flat objects with the same keys. */
 DH_API dh_status dh_describe_lists(dh_ctx *ctx, dh_str *json);
 
 /* A rank's programs: sizes, memory by use, and the settings that the job left open. The programs of
@@ -101,7 +101,7 @@ typedef struct dh_describe_eval_options {
     const char *text_field;    /* of JSON lines; NULL: text */
     const char *chat_template; /* JSON lines are conversations, by this template, or "auto": the
                                 * run's, else the tokenizer's. NULL: they are texts */
-    const char *base;          /* of adapters: the weights they belong to; NULL: those they name */
+    const char *base;          /* for adapters: their base weights; NULL: those they name */
     int64_t seq;               /* tokens of a sequence; 0: the model's longest, at most 1024 */
     int64_t batches;           /* micro-batches from the start of the data; 0: all */
     int64_t micro_batch;       /* sequences computed together; 0: 1 */
@@ -117,8 +117,8 @@ DH_API dh_status dh_describe_eval(dh_ctx *ctx, const char *path,
                                   const dh_describe_eval_options *options, dh_str *json);
 
 typedef struct dh_describe_convert_options {
-    const char *base; /* of adapters: the weights they belong to; NULL: those they name */
-    dh_dtype dtype;   /* of the weights written: DH_F32 or DH_BF16 */
+    const char *base; /* for adapters: their base weights; NULL: those they name */
+    dh_dtype dtype;   /* type of the weights written: DH_F32 or DH_BF16 */
     bool replace;     /* a model folder `out` is replaced; its other files stay */
 } dh_describe_convert_options;
 

@@ -1,5 +1,5 @@
-/* All headers for callers. Each can be included alone. They follow the way of a job; each says what
- * enters, what leaves and who frees it.
+/* All headers for callers. Each can be included alone. Their order is the
+ * way of a job. Each gives the inputs, the outputs and who frees them.
  *
  * Every function that can fail returns dh_status and takes a dh_ctx, which then holds the
  * message. No mistake of a caller or a file ends the process. */

@@ -1,4 +1,4 @@
-/* What the shared library shows. */
+/* Marks the functions that the shared library exports. */
 #ifndef DHELIX_EXPORT_H
 #define DHELIX_EXPORT_H
 

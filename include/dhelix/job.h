@@ -236,7 +236,7 @@ DH_API dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
 DH_API void dh_job_destroy(dh_job *job);
 /* Reads a YAML job file, applies n overrides "section.key=value", resolves the model, and checks
  * ranges and combinations (dh_job_check). Errors have file, line, column and key, and for an
- * unknown key the nearest valid one. Those of overrides begin with "--set section.key=value".
+ * unknown key the nearest valid one. Errors in overrides begin with "--set section.key=value".
  *
  * A later override wins. "model=name" replaces all earlier settings of the model,
  * "model.preset=name" only its source. Where path is no file, it may be the name of a job of

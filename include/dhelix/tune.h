@@ -193,7 +193,7 @@ typedef struct dh_tune_options {
 } dh_tune_options;
 
 /* A job file as a search takes it. The file's mesh, micro-batch, schedule and strategy are set
- * aside. Those that overrides give ("parallel.tp=8") stay fixed.
+ * aside. Settings that overrides give ("parallel.tp=8") stay fixed.
  * out       set only on DH_OK: the job, which the caller frees, and dh_tune_options.fixed
  * errors    as dh_job_load */
 DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,

@@ -125,7 +125,7 @@ typedef struct dh_temporary {
     int fd;     /* a file: open for reading and writing; a folder: to sync and lock it; -1: none */
 } dh_temporary;
 #define DH_TEMPORARY_NONE ((dh_temporary){NULL, -1})
-#define DH_TEMPORARY_END ".tmp-0123456789abcdef" /* what a name gets, in its length */
+#define DH_TEMPORARY_END ".tmp-0123456789abcdef" /* the ending of a name, with its length */
 
 /* out       *t: end with dh_temporary_commit or dh_temporary_drop
  * errors    DH_ENOMEM, DH_EPERM, DH_EIO: t untouched */
@@ -156,8 +156,8 @@ const char *dh_format_count(char *buf, size_t cap, double n);
 const char *dh_format_flop(char *buf, size_t cap, double flop);
 /* As %.<digits>g, but a large number is written out: 106000, not 1.06e+05. */
 const char *dh_format_number(char *buf, size_t cap, double value, int digits);
-/* Words of text in lines of up to width columns, all but the first indented; ends the line. The
- * first begins at column indent. */
+/* Breaks text into lines of up to width columns, and ends the last line. The first line begins at
+ * column indent; all later ones are indented. */
 void dh_str_wrap(dh_str *out, const char *text, int indent, int width);
 /* Columns that a line may have on this descriptor: of the terminal, elsewhere COLUMNS of the
  * environment or 80. */

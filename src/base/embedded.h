@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 typedef struct dh_embedded {
-    const char *name; /* of the file, without folder and extension */
+    const char *name; /* name of the file, without folder and extension */
     const unsigned char *text;
     size_t n_bytes;
 } dh_embedded;

@@ -6,7 +6,7 @@
  *   Beside several others a flow goes at the product of its speeds beside each; where one of
  *   these is not positive, at the lowest. A flow with a negative speed loses work (pairing.h says
  *   where such speeds come from). If then none progresses, the first goes on at full speed and
- *   the others stand still. What has no work left ends, whatever its speed.
+ *   the others stand still. A transfer without work left ends, whatever its speed.
  *
  * With n flows every step ends at least one, so a caller's loop ends. */
 #ifndef DH_BASE_FLOW_H

@@ -32,7 +32,7 @@ typedef struct reading {
     size_t n_left; /* bytes that it may still take */
     bool too_large, stopped;
     const volatile sig_atomic_t *stop;
-    const char *text; /* what is still to be read */
+    const char *text; /* the rest, which is still to be read */
     size_t n_text;
     jmp_buf out_of_memory;
 } reading;

@@ -10,7 +10,7 @@ typedef struct dh_lines {
     int fd;
     const char *path; /* borrowed */
     char *buffer;
-    size_t at, n;   /* of the buffer: what is handed out, what is there */
+    size_t at, n;   /* bytes of the buffer: handed out, present */
     int64_t offset; /* in the file, of what follows the line handed out */
     bool ended;     /* the file has nothing after the buffer */
 } dh_lines;

@@ -42,8 +42,8 @@ void dh_live_hand_on(dh_live *live, uint32_t from, uint32_t to)
     live->at[to].alive = true;
 }
 
-/* Moments are sorted digit by digit, the lowest first: a step of a large model has half a million
- * changes, and comparing them takes as long as a tenth of its simulation. */
+/* Moments are sorted digit by digit, the lowest first. A step of a large model has half a million
+ * changes. Sorting them by comparison takes a tenth of the time of its simulation. */
 enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS };
 
 static size_t digit_of(const dh_live_point *p, int64_t first, int shift)

@@ -1,4 +1,4 @@
-/* What callers of the public functions leave out. */
+/* Checks for arguments that callers of the public functions leave out. */
 #ifndef DH_BASE_NEEDS_H
 #define DH_BASE_NEEDS_H
 

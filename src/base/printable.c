@@ -1,6 +1,6 @@
-/* Names of tensors, tokens, settings and files come from files that anybody may have written; their
- * control characters would move the cursor, rename the window, or hide what is said, and their
- * newlines would begin messages of their own. Terminals that are not in UTF-8 take single bytes for
+/* Names of tensors, tokens, settings and files come from files that anybody may have written. Their
+ * control characters could move the cursor, rename the window or hide a message. Their newlines
+ * could begin messages of their own. Terminals that are not in UTF-8 take single bytes for
  * control characters, too. */
 #include "base/printable.h"
 

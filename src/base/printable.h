@@ -6,13 +6,15 @@
 
 #include "base/base.h"
 
-/* Bytes of the character at text that changes what a terminal does or shows: control characters
- * (C0, DEL, C1), line and paragraph separators, marks that turn the direction of text. 0: it is
- * another, or a newline or tab. *code: its number */
+/* Looks for a character that changes the display or the state of a terminal. These are control
+ * characters (C0, DEL, C1) except newline and tab, line and paragraph separators, and marks that
+ * turn the direction of text.
+ * out       *code: number of the character
+ * returns   bytes of the character at text; 0: it is of another kind */
 size_t dh_control_at(const char *text, uint32_t *code);
-/* A message is one line. Each of these characters and newlines as \uXXXX, and each byte that is no
- * UTF-8 as \xXX, in a buffer of cap bytes: what does not fit is cut off. Signal handlers may call
- * it. */
+/* Makes a message one line, in its buffer of cap bytes. These characters and newlines become
+ * \uXXXX, and bytes that are no UTF-8 become \xXX. The end that does not fit is cut off. Signal
+ * handlers may call it. */
 void dh_printable(char *text, size_t cap);
 /* Every message of the library and the program is made here: formatted, then printable. */
 void dh_vmessage(char *text, size_t cap, const char *fmt, va_list args)

@@ -77,7 +77,7 @@ dh_process_state dh_process_ask(const dh_process *p)
                                                                     : DH_PROCESS_GONE;
 }
 
-/* Those that one of its threads has started. */
+/* The children that one of its threads has started. */
 static int each_of_thread(long pid, const char *thread, void (*visit)(void *, long, bool),
                           void *user)
 {

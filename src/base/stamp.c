@@ -1,4 +1,4 @@
-/* What a file was when it was mapped: its inode, length and time. */
+/* The inode, length and time of a file when it was mapped. */
 #include "base/stamp.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* What was made before, by key: bytes to pointers. */
+/* A table of results that were made before: from a key of bytes to a pointer. */
 #ifndef DH_BASE_TABLE_H
 #define DH_BASE_TABLE_H
 

@@ -2,9 +2,10 @@
 #ifndef DH_BASE_TEMPORARY_H
 #define DH_BASE_TEMPORARY_H
 
-/* Removes what this process has under way. Other threads may go on writing meanwhile: the process is to
- * end right after. A thread that is to make another waits for that. What was just renamed into its place stays. Nothing is removed on a file system
- * without locks, which say what is the process's own: the next start does that. */
+/* Removes the temporary files of this process, which must end right after. Other threads may go on
+ * writing meanwhile; a thread that is about to make another temporary file waits for the end. A
+ * file that was just renamed into its place stays. Nothing is removed on a file system without
+ * locks, because locks tell which files are the process's own. The next start removes them there. */
 void dh_temporary_drop_own(void);
 
 #endif

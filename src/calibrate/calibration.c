@@ -194,9 +194,9 @@ static link_rows rows_of_link(const dh_calibration *f, unsigned kinds)
     return n;
 }
 
-/* Constants that follow another one, and when: `reduces` where a link has rows of all-reduces
- * alone, else where it has none of these. of NULL: it is a share of the link's efficiency already.
- */
+/* Constants that follow another one. With `reduces` they do so where a link has only rows of
+ * all-reduces, otherwise where it has none of these. of NULL: the constant is a share of the link's
+ * efficiency already. */
 static const struct tie {
     const char *key, *of;
     bool reduces;

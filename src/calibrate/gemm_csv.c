@@ -26,7 +26,7 @@ typedef enum column {
     K,
     BATCH,
     DTYPE,
-    DTYPE_B, /* of the other factor */
+    DTYPE_B, /* type of the other factor */
     COMPUTE, /* the type that it is multiplied in */
     OPERATION,
     STATUS,

@@ -37,7 +37,7 @@ static double bytes_of_type(const char *dtype)
     return dtype && strncmp(dtype, "Float8", 6) == 0 ? 1 : 0;
 }
 
-/* What follows "...": nothing, or the last member. */
+/* Whether "..." is followed by nothing, or by the last member. */
 static bool ends_with(const char *cut, int64_t last)
 {
     const char *at = cut + strcspn(cut, "0123456789");

@@ -50,7 +50,7 @@ typedef enum dh_kernel_kind {
     DH_KERNEL_ATTN,      /* batch, heads, heads of keys, tokens, channels of a head */
     DH_KERNEL_ATTN_GRAD, /* the same */
     DH_KERNEL_NORM,      /* rows, width */
-    /* Of those that follow sizes are rows and width too; no constant rests on them. */
+    /* The sizes of the following are rows and width, too. No constant rests on them. */
     DH_KERNEL_SOFTMAX,
     DH_KERNEL_SOFTMAX_GRAD,
     DH_KERNEL_SILU,

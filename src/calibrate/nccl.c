@@ -299,8 +299,8 @@ static void strip_known(const char **line, size_t *n_bytes)
     }
 }
 
-/* A comment after words of any logger: "2026-07-10 10:00:00 - INFO - #  Rank  0 ...". Those words
- * are counted at the heading. A row has as many. */
+/* A comment after words of any logger: "2026-07-10 10:00:00 - INFO - #  Rank  0 ...". These words
+ * are counted at the heading, and a row has as many. */
 static bool find_comment(reader *r, const char *text, const char **line, size_t *n_bytes)
 {
     words before, w;

@@ -1,4 +1,4 @@
-/* What travels between ranks in a simulated step, as text. */
+/* Gradients and parameters that travel between ranks in a simulated step, as text. */
 #include "cli/cargo.h"
 
 #include "cli/cli.h"

@@ -1,4 +1,4 @@
-/* What travels between ranks in a simulated step, as text. */
+/* Gradients and parameters that travel between ranks in a simulated step, as text. */
 #ifndef DH_CLI_CARGO_H
 #define DH_CLI_CARGO_H
 

@@ -227,8 +227,8 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const check_args *a, con
     return dh_cli_print_str(ctx, &out);
 }
 
-/* What does not come from programs is shown of jobs that have none too: a schedule that cannot
- * be trained can be drawn. */
+/* Output that does not come from programs is also shown for jobs without programs: a schedule that
+ * cannot be trained can be drawn. */
 static dh_status check(dh_ctx *ctx, const dh_cli *cli, const check_args *a, const dh_resolved *job)
 {
     if (a->print == DUMP_SCHEDULE || a->print == DUMP_CSV)

@@ -15,7 +15,7 @@ static dh_status print_json(dh_ctx *ctx, const dh_exported *e)
                                             "flags", flags, "missing", missing));
 }
 
-/* What has no flag, as comments: the text stays one that can be used. */
+/* Settings without a flag are printed as comments, so the text can be used as it is. */
 static dh_status print(dh_ctx *ctx, const dh_exported *e)
 {
     dh_str out = DH_STR_INIT;

@@ -73,7 +73,7 @@ static size_t help_by_word(const char *topic, dh_str *out)
     return n > 0 ? n : help_flag(topic, out);
 }
 
-/* What looks like a setting is looked for there, all else among the commands. */
+/* A word that looks like a setting is looked for among settings, any other among commands. */
 static dh_status unknown_topic(dh_ctx *ctx, dh_cli *cli, const char *topic)
 {
     const dh_command *command;

@@ -113,7 +113,7 @@ static void add_cell(dh_cli_table *table, const dh_profile *p, uint32_t f, uint3
     dh_cli_table_cell(table, "%.2f%s", oef, dh_oef_unusual(oef) ? "!" : " ");
 }
 
-enum { LABEL_WIDTH = 24, CELL_WIDTH = 8 }; /* of the matrix; a cell with the gap before it */
+enum { LABEL_WIDTH = 24, CELL_WIDTH = 8 }; /* columns of the matrix; a cell has the gap before it */
 
 /* As many backward operators as fit a line, from *next on, which moves behind them. */
 static void print_part(dh_str *out, const dh_profile *p, uint32_t *next, int *n_unusual)

@@ -264,7 +264,7 @@ static dh_status open_file(dh_ctx *ctx, const char *path, dh_safetensors **file)
     return path ? dh_st_open(ctx, path, file) : DH_OK;
 }
 
-/* What rewrites the program: passes, or who chooses them. */
+/* The passes that rewrite the program, or the search that chooses them. */
 static dh_status read_passes(dh_ctx *ctx, const run_graph_args *a, dh_graph_run_options *how)
 {
     const char *text = a->passes ? a->passes : "";

@@ -18,7 +18,7 @@ typedef struct sample_args {
     int dtype, full, bos; /* full, bos: index of names below */
 } sample_args;
 
-/* What a full context does. */
+/* Names of the actions at a full context. */
 static const char *const full_names[] = {"slide", "stop", NULL};
 
 static const char *const bos_names[] = {"auto", "always", "never", NULL};

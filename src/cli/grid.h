@@ -4,7 +4,7 @@
 
 #include "describe/grid.h"
 
-/* Of two settings a matrix of the figure, of one all figures of each value.
+/* For two settings a matrix of one figure; for one setting a row of all figures for each value.
  * errors    DH_EINVAL more values than a matrix has columns; DH_ENOMEM */
 dh_status dh_grid_print(dh_ctx *ctx, const dh_grid *grid, dh_grid_figure figure, dh_str *out);
 

@@ -54,7 +54,7 @@ static bool is_text(const char *text, size_t n)
     return true;
 }
 
-/* What comes before the first of these characters; *rest is what comes after it. */
+/* Splits *rest at the first `mark`: *before gets the text in front of it, *rest the text after it. */
 static bool cut(span *rest, char mark, span *before)
 {
     const char *at = memchr(rest->at, mark, rest->n);

@@ -2,8 +2,8 @@
  *
  * A launcher that is killed ends nobody: its ranks would train on, hold the run folder, and write
  * into it beside the run that is started next. MPI notices some of this, some time after MPI_Init.
- * So each rank looks after two processes of its own machine: `dhelix launch`, which tells in the
- * environment who it is, and its parent. */
+ * So each rank watches two processes of its own machine: its parent, and `dhelix launch`, which
+ * identifies itself in the environment. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

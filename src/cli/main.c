@@ -114,7 +114,7 @@ static bool occupy_standard_streams(void)
     return true;
 }
 
-/* What not every build has. */
+/* Devices that not every build has. */
 static void add_devices(void)
 {
 #ifdef DH_HAVE_CUDA

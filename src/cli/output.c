@@ -134,10 +134,10 @@ static void *watch_signals(void *unused)
     return NULL;
 }
 
-/* Signals are taken by a thread of their own and blocked in all others. A handler that
- * interrupts a computing thread is not safe here: its frame is written where that
- * thread's stack pointer stands, and generated GEMM code uses the register for other
- * things, so that a handler now and then overwrote the heap. */
+/* A thread of their own takes signals; all others block them. A handler that interrupts a computing
+ * thread is not safe here. Its frame is written where that thread's stack pointer stands, and
+ * generated GEMM code uses this register for other values. A handler therefore sometimes overwrote
+ * the heap. */
 static void watch(int how)
 {
     static bool is_watched;

@@ -1,4 +1,5 @@
-/* What passes did to a rank's graphs, as text: a line a pass, and under it what it left alone. */
+/* The report of passes on a rank's graphs, as text. Each pass has a line; the operators that it left
+ * alone stand below. */
 #include "cli/passes.h"
 #include "program/program_spec.h"
 

@@ -1,4 +1,4 @@
-/* What passes did to a rank's graphs, as text. */
+/* The report of passes on a rank's graphs, as text. */
 #ifndef DH_CLI_PASSES_H
 #define DH_CLI_PASSES_H
 

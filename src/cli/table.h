@@ -1,8 +1,8 @@
 /* Tables that fit the terminal.
  *
- * Columns keep their place in every row. Where the terminal is too narrow, columns of text are
- * broken over several lines of their cells; where that is not enough, the table is printed in
- * parts below each other, each with the first column in front. A note stands at the end of a row
+ * Columns keep their place in every row. If the terminal is too narrow, cells of text columns
+ * are broken over several lines. If that is not enough, the table is printed in parts below each
+ * other, each with the first column in front. A note stands at the end of a row
  * where there is room for it, and below the row where there is not. */
 #ifndef DH_CLI_TABLE_H
 #define DH_CLI_TABLE_H

@@ -33,7 +33,7 @@ static double memory_of(const dh_tune_row *row)
 static const dh_tune_dim degrees[] = {DH_TUNE_TP, DH_TUNE_CP, DH_TUNE_PP,
                                       DH_TUNE_DP, DH_TUNE_EP, DH_TUNE_MICRO_BATCH};
 
-/* What is searched over only where it is asked for, or where there is a choice. */
+/* Dimensions that are searched only if they are asked for, or if there is a choice. */
 static const dh_tune_dim sharing[] = {DH_TUNE_ZERO, DH_TUNE_BUCKET, DH_TUNE_CP_LINEAR,
                                       DH_TUNE_FUSE, DH_TUNE_POST,   DH_TUNE_SEQUENCE,
                                       DH_TUNE_SPLIT};

@@ -32,7 +32,7 @@ typedef struct dh_flag {
     dh_flag_kind kind;
     const char *effect; /* name of a dh_flag_effect; "as", "not": `here` is a flag of Megatron-LM */
     const char *here;   /* "parallel.tp", or "parallel.zero: 1"; NULL: nothing */
-    const char *note;   /* what is translated, or why not; NULL: nothing to say */
+    const char *note;   /* the translation, or why there is none; NULL: nothing to say */
     const char *neutral; /* values that change nothing, blank-separated; NULL: none */
 } dh_flag;
 

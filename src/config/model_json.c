@@ -632,7 +632,7 @@ static dh_status read_config(dh_ctx *ctx, const json_t *config, dh_model *model)
     dh_model m;
     dh_model_init(&m, class->family);
     DH_TRY(class->read(ctx, config, &m));
-    /* Those of images check the layers of their text models. */
+    /* Readers of image models check the layers of their text models. */
     if (class->read != dh_config_read_gemma3_images && class->read != read_mistral3_images)
         DH_TRY(dh_config_check_layer_types(ctx, config, &m));
     if (class->linear) DH_TRY(read_linear(ctx, config, &m));

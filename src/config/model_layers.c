@@ -1,4 +1,4 @@
-/* Layers that differ: which are of which kind, and the model as one of them sees it.
+/* Layers that differ: the kind of each layer, and the model as one layer sees it.
  *
  * Rules among a model's fields say which layers differ from the description by its other fields.
  * Code that works on one layer asks for the model of that layer, whose layers are all alike. It

@@ -10,7 +10,7 @@ dh_status dh_config_read_olmo2(dh_ctx *ctx, const json_t *config, dh_model *m)
 
 /* ---- OLMo 3 ---------------------------------------------------------------------------------- */
 
-/* What stretches rotary positions does so in layers that see all, and in no layer with a window. */
+/* Rotary positions are stretched in layers that see all tokens, and in no layer with a window. */
 static dh_status read_olmo3_ropes(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     bool both;

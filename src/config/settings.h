@@ -91,7 +91,7 @@ bool dh_setting_is_section(const char *key);
 /* "did you mean ...?" or what would be valid, for an unknown key. */
 void dh_setting_suggest(const char *key, dh_str *out);
 bool dh_setting_has_alias(const dh_setting *setting, const char *word);
-/* What a value of a setting is called here, for people, where another project's word is given:
+/* The name here of a value of a setting, for people who give another project's word:
  * "parallel.schedule", "ScheduleZBVZeroBubble". NULL: unknown. */
 const char *dh_foreign_value(const char *setting, const char *word);
 /* The same for a word of any kind. setting: whose value it is; NULL: it is a setting itself. */

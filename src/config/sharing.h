@@ -1,6 +1,7 @@
-/* Sharing: which ranks store, gather and reduce what, and when. A job's settings say it
- * (parallel.zero, gradient_sync, gather, regather, reshard_after_forward, prefetch, sequence). They
- * are translated here and nowhere else; fields have the names of settings. */
+/* Sharing: which ranks store, gather and reduce what, and when. Settings of
+ * section parallel decide: zero, gradient_sync and sequence; gather, regather, prefetch and
+ * reshard_after_forward. They are translated here and nowhere else. Fields have the names of
+ * settings. */
 #ifndef DH_CONFIG_SHARING_H
 #define DH_CONFIG_SHARING_H
 

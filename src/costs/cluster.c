@@ -75,7 +75,7 @@ static double communication_ns(const dh_cluster *c, const dh_cost_op *op)
         bytes = DH_MAX(bytes, (double)dh_op_travel_bytes(op->graph, op->op, ends[i]));
     /* Where only running tells how many rows there are: those of an even load, not the room. */
     if (op->op->type == DH_OP_ALL_TO_ALL_ROWS) bytes = dh_op_bytes(op->graph, op->op) / 2;
-    /* What goes either way leaves by the same wires. */
+    /* Both directions leave by the same wires. */
     if (op->op->type == DH_OP_RING_EXCHANGE_BOTH) bytes *= 2;
     dh_cluster_span span = dh_cluster_span_of(c, op->mesh, group, op->rank);
     span.distance = op->op->by;

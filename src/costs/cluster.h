@@ -79,7 +79,7 @@ struct dh_cluster {
     /* GEMM */
     double gemm_efficiency; /* of peak: full waves of the largest tile, long shared axis */
     double gemm_tile_rows, gemm_tile_columns;
-    double gemm_tile_half; /* tile size (rows * columns / (rows + columns)) at half of peak */
+    double gemm_tile_half; /* tile size, rows * columns / (rows + columns), at half of peak */
     double gemm_start_k;   /* cost of starting and ending a tile, in elements of K */
     double gemm_fp8;       /* of gemm_efficiency: products of 8 bits */
     /* attention */
@@ -118,9 +118,9 @@ dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key
                          dh_cluster_number *number);
 dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value);
 
-/* Mesh on the cluster's nodes: as dh_mesh_init with its devices per node, or with one node where
- * there are fewer ranks than a node has devices. Ranks that do not fill whole nodes lie on the fewest
- * nodes with equal numbers of ranks, each at least half of a node's devices.
+/* Mesh on the cluster's nodes, as by dh_mesh_init with the cluster's devices per node. Fewer ranks
+ * than a node has devices lie on one node. Ranks that do not fill whole nodes lie on the fewest nodes
+ * with equal numbers of ranks, at least half of a node's devices each.
  * errors    DH_EINVAL no such number divides the ranks */
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
                           int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh);
@@ -140,10 +140,10 @@ double dh_cluster_gemm_ns(const dh_cluster *cluster, const dh_gemm_shape *shape)
 typedef struct dh_attention_work {
     dh_dtype dtype;
     double flops, bytes;
-    /* What it consists of; heads 0: not said, and the rate is that of endless work. */
-    double heads;           /* of all samples */
-    double queries, keys;   /* of one of them */
-    double pairs, head_dim; /* of these that meet, fewer than all under a mask; of a head */
+    /* Its parts. heads 0: not known; the rate is then that of endless work. */
+    double heads;           /* heads of all samples */
+    double queries, keys;   /* tokens of one head */
+    double pairs, head_dim; /* pairs that meet, fewer than all under a mask; channels */
 } dh_attention_work;
 double dh_cluster_attention_ns(const dh_cluster *cluster, const dh_attention_work *work, bool grad);
 double dh_cluster_memory_ns(const dh_cluster *cluster, double bytes);
@@ -194,8 +194,9 @@ dh_collective_time dh_cluster_collective(const dh_cluster *cluster, dh_op_type t
 
 /* Expected time of an exchange of rows, where every choice of experts is equally likely. A token goes
  * once to every node that has experts of its choice, and from there to their ranks.
- * in        bytes: of all rows, one for each choice; n_experts: over the group, top_k of them a token
- *           chooses */
+ *
+ * in        bytes: of all rows, one for each choice
+ *           n_experts: experts over the group; top_k: experts that a token chooses */
 double dh_cluster_dispatch_ns(const dh_cluster *cluster, double bytes, dh_cluster_span span,
                               double n_experts, double top_k);
 

@@ -199,9 +199,10 @@ static double direct_ns(const wires *w, dh_op_type type, double bytes)
     return DH_MAX(near_ns, far_ns);
 }
 
-/* Time of one message to the member at that distance. Where the group spans nodes, some messages
- * leave the node: with m members on a node, as many of the m messages as members lie between the
- * two ends, one between neighbours. They share the network of all m members. */
+/* Time of one message to the member at that distance, when all members send one. If the group spans
+ * nodes, some of the m messages of a node's m members leave the node. Their number is the distance
+ * by the shorter way round, at most m: one between neighbours. They share the network of all m
+ * members. */
 static double neighbour_ns(const wires *w, double bytes, double distance)
 {
     if (w->nodes <= 1) return w->local_step + bytes / w->local;

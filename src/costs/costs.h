@@ -28,8 +28,8 @@ typedef struct dh_op_time {
     dh_pair_source source;
 } dh_op_time;
 
-/* Speeds of two operators that run at the same time on different streams of a device, as
- * fractions of their speed alone; negative where one lost more than it had done (pairing.h). */
+/* Speeds of two operators that run at the same time on different streams of a device, as fractions
+ * of their speed alone. A negative speed: the operator lost more than it had done (pairing.h). */
 typedef struct dh_op_rates {
     double a, b;
     dh_pair_source source;

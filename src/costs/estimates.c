@@ -37,9 +37,10 @@ static double messages_ns(const dh_cost_op *op, double speed, double latency)
     return bytes > 0 ? latency + bytes / speed * 1e9 : 0;
 }
 
-/* Bytes that a member sends, in shares of both operands': of a whole vector V it gathers or
- * scatters V (n-1)/n, having V and V/n; exchanges as much, having V twice; and all-reduces twice
- * that. */
+/* Bytes that a member sends, as a share of the bytes of both operands. V is the whole vector:
+ *   gather, scatter   V (n-1)/n of V + V/n
+ *   exchange          V (n-1)/n of 2 V
+ *   all-reduce        2 V (n-1)/n of 2 V */
 static double sent_share(dh_op_type type, double n)
 {
     if (type == DH_OP_ALL_TO_ALL || type == DH_OP_ALL_TO_ALL_ROWS) return (n - 1) / (2 * n);

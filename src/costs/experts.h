@@ -11,8 +11,8 @@
  * cost      O(operators of the graph) */
 double dh_expert_ns(const dh_system *system, const dh_cluster *cluster, const dh_cost_op *op,
                     double plain_ns);
-/* Kernels that the host launches for an operator of such a layer, those of gradients too: in place of
- * dh_torch_launches under expert-kernels or unfused-experts. 0: not one of these operators.
+/* Kernels that the host launches for an operator of such a layer, also for its gradients. Under
+ * expert-kernels or unfused-experts they replace dh_torch_launches. 0: not one of these operators.
  * cost      O(operators of the graph) */
 double dh_expert_launches(const dh_system *system, const dh_cost_op *op);
 /* Whether the host then waits for how many rows come, without which it cannot launch what follows. */

@@ -195,7 +195,7 @@ static double term_of(const struct term *t, const dh_step_facts *a, const dh_ste
     }
 }
 
-/* What a term has to be at least to be named as a difference. */
+/* The least distance of a term that is named as a difference. */
 #define NAMED 0.5
 
 static void measure(const dh_step_facts *facts, dh_precedent *row)

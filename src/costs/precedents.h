@@ -1,5 +1,5 @@
-/* Precedents: published steps of training and what was predicted of them, so that a prediction can
- * be judged by those nearest to it.
+/* Precedents: published steps of training with their predicted times. A new prediction is judged by
+ * the errors of the nearest ones.
  *
  * The rows are validation/predicted/steps.csv, which is part of the library
  * (scripts/predicted_steps.py writes it from `dhelix validate --json`). A row counts only where its
@@ -18,12 +18,12 @@ extern "C" {
 
 enum { DH_PRECEDENT_TEXT = 96, DH_PRECEDENT_SHOWN = 3, DH_PRECEDENT_MEAN_OF = 5 };
 
-/* What steps are compared by. Columns of the file have these names. */
+/* Facts by which steps are compared. Columns of the file have these names. */
 typedef struct dh_step_facts {
     char cluster[DH_PRECEDENT_TEXT], system[DH_PRECEDENT_TEXT];
     char family[DH_PRECEDENT_TEXT], strategy[DH_PRECEDENT_TEXT];
     char schedule[DH_PRECEDENT_TEXT], recompute[DH_PRECEDENT_TEXT]; /* schedule "": no stages */
-    double parameters, experts; /* of the model; of a layer, 0: dense */
+    double parameters, experts; /* parameters of the model; experts of a layer, 0: dense */
     double devices, tp, pp, cp, ep, zero;
     double seq_len, fp8;                             /* fp8 1: products of 8 bits */
     double processors, peak_tflops, memory_gb_per_s; /* of a device; the peak is that of bf16 */
@@ -44,7 +44,8 @@ typedef struct dh_precedents {
     size_t n_of_device; /* rows of the job's device */
     dh_precedent shown[DH_PRECEDENT_SHOWN];
     size_t n_shown; /* the nearest, nearest first; at equal distance as in the file */
-    /* Of the nearest to which nothing was fitted: |error|, in percent of what was published. */
+    /* Mean |error| of the nearest rows to which nothing was fitted, in percent of the published
+     * time. */
     double mean_error;
     size_t n_mean; /* of so many rows */
 } dh_precedents;

@@ -52,10 +52,9 @@ static double type_distance(const char *a, const char *b)
     return stem(b) == n_stem && strncmp(a, b, n_stem) == 0 ? other_of_it : other_type;
 }
 
-/* Measured over estimated time of what is most like the operator: of its type if one is
- * there, else of what it is the gradient of, of its size by the estimates. A small transfer or a
- * small loop is mostly overhead that estimates leave out, so that its ratio says nothing of a large
- * one. */
+/* Measured over estimated time of the nearest operator. It is of the same type if there is one, else
+ * the operator whose gradient this one is. Among these the nearest estimate decides. Estimates leave
+ * out overhead, which is most of a small transfer or loop. Its ratio would be wrong for a large one. */
 static double scale_for(const dh_profile *p, const dh_cost_op *op, double estimate_ns)
 {
     const char *type = dh_op_info_of(op->op->type)->name;

@@ -298,9 +298,10 @@ static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
     return dh_cluster_memory_ns(&c->cluster, bytes * (double)dh_tensor_elements(moved_by(op)));
 }
 
-/* Share of a GEMM that the backward computes again. torchtitan keeps the first of a layer's GEMMs
- * (q, k, v, o, gate, up, down) and computes every second again. In the packed GEMMs here, these are
- * k within q, k and v, and one of gate and up. A layer without a gate has fewer than seven. */
+/* Share of a GEMM that the backward computes again. The GEMMs of a layer in order are q, k, v and o,
+ * then gate, up and down. torchtitan keeps the first and computes every second again. In the packed
+ * GEMMs here, these are k of the first one, and one of gate and up. A layer without a gate has fewer
+ * than seven. */
 static double share_again(const dh_dims *d, uint32_t which)
 {
     const bool gated = d->act != DH_ACT_GELU_TANH;

@@ -449,7 +449,7 @@ typedef struct encoding {
     const dh_tokenizer *tok;
     dh_encoder *enc;
     dh_ids *ids;
-    dh_ids part; /* of what is at hand */
+    dh_ids part; /* ids of the present part */
 } encoding;
 
 static size_t n_specials(const dh_tokenizer *tok, const dh_ids *ids)

@@ -1,4 +1,4 @@
-/* Words are found as an encoder finds them, so that what is learned from them is what will be met.
+/* Words are found as an encoder finds them. So training sees the words that encoding will meet.
  * Long texts go piece by piece: a piece ends behind a line break that stands alone, where the
  * pattern ends a word whatever follows. */
 #include "data/count_words.h"

@@ -10,7 +10,7 @@ typedef struct dh_counted_word {
 } dh_counted_word;
 
 typedef struct dh_word_counts {
-    dh_str bytes; /* of all words, one behind the other */
+    dh_str bytes; /* bytes of all words, one after another */
     DH_VEC(dh_counted_word) words;
     dh_index index; /* of words, by their bytes */
 } dh_word_counts;

@@ -397,7 +397,7 @@ dh_status dh_dataset_heed_stop(dh_ctx *ctx, const dh_dataset *ds)
 /* The hash of a group is a chain over its blocks, so that threads can take a group each. */
 enum { HASH_TOKENS = 1 << 14, HASH_GROUP = 1 << 24, HASH_STRETCHES = HASH_GROUP / HASH_TOKENS };
 
-/* What cannot be an id is no fault here: it is where it is read. */
+/* A number that cannot be an id is no fault here. Reading it later is one. */
 static void widen_all(const dh_token_run *run, int64_t first, int64_t n, int32_t *ids)
 {
     int64_t bad;

@@ -142,9 +142,9 @@ typedef struct dh_dataset_row {
 /* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row);
-/* Lengths of its documents, in tokens that another one follows, and how many of these are targets:
- * all of them, except in conversations.
- * errors    of reading conversations, those of dh_dataset_read */
+/* Lengths of its documents, without the last token of each, which no token follows. n_targets: those
+ * that are targets, which is all of them except in conversations.
+ * errors    those of dh_dataset_read, from reading conversations */
 typedef void (*dh_take_length)(void *user, int64_t n, int64_t n_targets);
 dh_status dh_dataset_lengths(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                              dh_take_length take, void *user);
@@ -155,8 +155,9 @@ dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files
 
 /* ---- token files -------------------------------------------------------------------- */
 
-/* Write an llm.c file, atomically: uint16 (version 1), or uint32 (magic 20240801,
- * version 7) when vocab_size exceeds 65,536.
+/* Writes an llm.c file, atomically. A vocab_size up to 65,536 gives uint16 (version 1). A larger one
+ * gives uint32 (magic 20240801, version 7).
+ *
  * errors    DH_EINVAL an id outside [0, vocab_size), more than 2^31 - 1 tokens; DH_EIO */
 dh_status dh_tokens_write_llmc(dh_ctx *ctx, const char *path, const int32_t *ids, size_t n,
                                int64_t vocab_size);

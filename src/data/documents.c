@@ -45,7 +45,7 @@ static dh_status add_marked(dh_ctx *ctx, const dh_dataset *ds, const dh_segment 
     const int64_t last = s->in_file + s->run.n, to_stream = s->first - s->in_file;
     int64_t begin = s->in_file;
     for (size_t i = 0; i < ends->n && ends->at[i] < last; i++) {
-        if (ends->at[i] <= begin) continue; /* of the part before */
+        if (ends->at[i] <= begin) continue; /* the part before this one has it */
         DH_TRY(dh_docs_add(ctx, pieces, begin + to_stream, ends->at[i] - begin, ds->row_len));
         begin = ends->at[i];
     }

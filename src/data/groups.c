@@ -33,7 +33,7 @@ static bool deal_row(dh_length_groups *g, size_t group, dh_row_pieces row, dh_do
     return ok;
 }
 
-/* What is left for a group, packed for it. docs: taken over. */
+/* Packs the documents that are left for a group. docs: taken over. */
 static dh_status deal_group(dh_ctx *ctx, dh_length_groups *g, size_t group, dh_docs *docs,
                             dh_docs *left)
 {

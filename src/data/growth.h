@@ -7,7 +7,7 @@
 /* U+FDFA in NFKD and as characters of bytes grows to 22 times its bytes: nothing in use to more. */
 enum { DH_GROWTH_BASE = 4096, DH_GROWTH_PER_BYTE = 32 };
 
-/* What a text of n bytes may become. */
+/* The most bytes that a text of n bytes may become. */
 static inline size_t dh_growth_most(size_t n)
 {
     return DH_GROWTH_BASE + DH_GROWTH_PER_BYTE * n;

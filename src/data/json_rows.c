@@ -64,7 +64,7 @@ static bool next_line(const dh_map *map, size_t end, dh_row *row)
 
 /* ---- an array -------------------------------------------------------------------------------- */
 
-/* Of the value that begins at `at`: the comma or bracket behind it, else the end of the text. */
+/* The comma or bracket after the value that begins at `at`, else the end of the text. */
 static size_t value_end(const dh_map *map, size_t at)
 {
     size_t depth = 0;

@@ -1,7 +1,7 @@
 /* Lengths of documents from a file (lengths.h).
  *
- * A histogram becomes a list: bin by bin, each with its share of the documents, in such a way that
- * the bins up to any have as many as the file says, to within one (rounding the running sum). */
+ * A histogram becomes a list: bin by bin, each with its share of the documents. The running sum is
+ * rounded, so the first k bins together have the file's number of documents to within one. */
 #include "data/lengths.h"
 #include "base/c_locale.h"
 

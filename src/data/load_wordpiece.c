@@ -1,6 +1,6 @@
 /* vocab.txt of BERT and its relatives: a token a line, whose number is its id (Devlin et al. 2019).
- * What the file does not say is what Transformers' BertTokenizer takes for granted, put together as
- * the tokenizer.json that it makes of the file. */
+ * The file leaves out the rules that Transformers' BertTokenizer takes for granted. They are put
+ * together as the tokenizer.json that it makes of the file. */
 #include "base/json_text.h"
 #include "data/tok_json.h"
 

@@ -21,7 +21,7 @@ void dh_pairs_fini(dh_pair_table *t);
 /* The first definition of a pair stays. */
 dh_status dh_pairs_add(dh_ctx *ctx, dh_pair_table *t, uint32_t left, uint32_t right, uint32_t rank,
                        uint32_t id);
-/* Of two ids: equal for no other pair. */
+/* Hash of two ids, which no other pair has. */
 uint64_t dh_pair_hash(uint32_t left, uint32_t right);
 const dh_pair *dh_pairs_find(const dh_pair_table *t, uint32_t left, uint32_t right);
 

@@ -6,8 +6,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Bounds against patterns that explode. What they count is in all the texts that one work memory
- * sees, so that many short ones are no way around. Patterns in use on real text need less than a
+/* Bounds against patterns that explode. They count over all texts that one work memory
+ * sees, so many short texts do not evade them. Patterns in use on real text need less than a
  * hundredth of each: docs/limits.md. */
 #define MAX_PATTERN_BYTES 65536
 #define MAX_GROUPS 64
@@ -21,9 +21,9 @@
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define JIT_STACK_BYTES ((size_t)8 << 20)
 
-/* A quick look, which nearly every match of a pattern in use is found by: at so many bytes, from so
- * many places (more when nothing is there), with so many ways tried from each. It counts no
- * steps, for it cannot take many; what does not fit is looked for again with every step counted. */
+/* Limits of a quick search, which finds nearly every match of patterns in use: bytes, places where a
+ * match may begin (more when nothing is there), and ways tried from each. It cannot take many steps,
+ * so it counts none. A match beyond its limits is searched again with every step counted. */
 enum { QUICK_BYTES = 1024, FEWEST_STARTS = 16, MOST_STARTS = 1024, QUICK_WAYS = 1024 };
 /* Quick looks from one whose time is taken to the next: more and more while they are quick, each
  * one as soon as they are slow. */

@@ -26,8 +26,9 @@ dh_status dh_save_tokenizer_config(dh_ctx *ctx, const char *dir, const char *cla
 /* The same of a loaded tokenizer: its own tokens. */
 dh_status dh_save_config_of(dh_ctx *ctx, const dh_tokenizer *tok, const char *class_name,
                             const char *dir);
-/* tokenizer.json and tokenizer_config.json of a "bytes" or "chars" tokenizer: the same ids and
- * texts under Transformers, and the same refusal of characters that have no token.
+/* Writes tokenizer.json and tokenizer_config.json of a "bytes" or "chars" tokenizer. Under
+ * Transformers they give the same ids and texts. Characters without a token are refused there, too.
+ *
  * errors    DH_EINVAL another kind; DH_EIO; DH_ENOMEM */
 dh_status dh_save_plain_tokenizer(dh_ctx *ctx, const dh_tokenizer *tok, const char *dir);
 /* tokenizer.json of a SentencePiece model, BPE or unigram. It gives the same ids of any text, with

@@ -80,7 +80,7 @@ static void to_byte(token *t)
     dh_str_append(&t->text, &value, 1);
 }
 
-/* What is fused has its beginning in the first token. */
+/* A fused text begins in its first token. */
 static void strip(token *t, const dh_shown_step *s)
 {
     const size_t n = strlen(s->from);

@@ -423,9 +423,9 @@ typedef struct cache_header {
     uint64_t version;
     uint64_t width, count, tokens_hash;
     uint64_t fingerprint, recipe;    /* tokenizer; kind of source, field, EOS */
-    uint64_t text_bytes, begin, end; /* of the text; the part */
-    uint64_t text_hash[2];           /* of all of the text: XXH3, 128 bits */
-    uint64_t header_hash;            /* of all fields before */
+    uint64_t text_bytes, begin, end; /* bytes of the text; its part */
+    uint64_t text_hash[2];           /* hash of all of the text: XXH3, 128 bits */
+    uint64_t header_hash;            /* hash of all fields before it */
 } cache_header;
 
 enum { CHATS = 2 }; /* bump when templates change, or what is learnt */

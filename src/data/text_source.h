@@ -1,5 +1,5 @@
-/* Text files and rows of JSON -> tokens, through the cache. What a file holds is decided by its
- * content; names that end in .jsonl, .ndjson or .json only say that plain text is an error. */
+/* Text files and rows of JSON -> tokens, through the cache. The content of a file decides
+ * its form. In files named .jsonl, .ndjson or .json, plain text is an error. */
 #ifndef DH_DATA_TEXT_SOURCE_H
 #define DH_DATA_TEXT_SOURCE_H
 

@@ -42,7 +42,7 @@ struct dh_tokenizer {
     int32_t bos, eos;
     dh_matcher specials; /* cut out of the text before anything else */
     uint64_t fingerprint;
-    char *path; /* of its file, for messages; NULL: none */
+    char *path; /* path of its file, for messages; NULL: none */
 
     dh_prefix prefix;
     bool prefix_first_only; /* only before the first stretch of text */
@@ -55,7 +55,7 @@ struct dh_tokenizer {
     dh_shown shown;           /* how tokens are written; empty: by their bytes */
 
     dh_matcher user;         /* matched in the normalised text */
-    dh_vocab user_texts;     /* what they match, by id; empty: their tokens' texts */
+    dh_vocab user_texts;     /* the texts that they match, by id; empty: their tokens' texts */
     dh_vocab stray;          /* spm: characters inside pieces that are no piece; id - vocab size */
     bool escape_space;       /* spm: U+2581 and space are the same; kept as space */
     bool collapse_spaces;    /* spm: strip and squeeze spaces */
@@ -97,7 +97,7 @@ struct dh_encoder {
     dh_str norm;    /* spm: normalised text; bpe: text with its prefix */
     dh_str written; /* spm: text by the charsmap */
     dh_str spelled; /* character-bpe: a character with its affixes */
-    dh_ids word;    /* of the word at hand */
+    dh_ids word;    /* ids of the present word */
     DH_VEC(dh_path_node) path;
     bool last_unk;
     unsigned flags;

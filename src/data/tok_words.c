@@ -84,7 +84,7 @@ static dh_status no_unknown(dh_ctx *ctx, const unsigned char *word, size_t n)
                    (int)DH_MIN(n, 40), (const char *)word);
 }
 
-/* What has no token: its bytes, if each has one, or the unknown token. */
+/* For text without a token: the tokens of its bytes, if each has one, or the unknown token. */
 static dh_status push_unknown(dh_ctx *ctx, dh_encoder *enc, const unsigned char *bytes, size_t n)
 {
     const dh_tokenizer *tok = enc->tok;

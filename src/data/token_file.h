@@ -8,9 +8,9 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");
 
 size_t dh_token_bytes(dh_token_type type);
-/* Copy n tokens of a run from index `first` on; returns how many are within [0, bound),
- * counted up to the first that is not, which goes to *bad: DH_TOKEN_CUT where another program has
- * cut the file short. */
+/* Copies n tokens of a run from index `first` on, up to the first one outside of [0, bound).
+ * out       *bad: that token; DH_TOKEN_CUT: another program has cut the file short
+ * returns   number of tokens copied */
 #define DH_TOKEN_CUT INT64_MIN
 size_t dh_token_widen(const dh_token_run *run, int64_t first, size_t n, int64_t bound, int32_t *out,
                       int64_t *bad);

@@ -6,7 +6,7 @@
 
 typedef struct dh_trie_node {
     uint32_t children; /* the first; they lie together, by byte */
-    uint32_t id;       /* of the token that ends here, or DH_NO_ID */
+    uint32_t id;       /* the token that ends here, or DH_NO_ID */
     uint16_t n_children;
     unsigned char byte;
 } dh_trie_node;

@@ -173,7 +173,7 @@ static bool order_marks(dh_form_work *work)
     return true;
 }
 
-/* What waits, ordered, composed and written. */
+/* Orders, composes and writes the waiting characters. */
 static void flush(dh_unicode_form form, dh_form_work *work, dh_str *out)
 {
     if (work->codes.n == 0) return;

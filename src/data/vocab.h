@@ -25,7 +25,7 @@ typedef struct dh_piece {
 typedef struct dh_vocab {
     dh_str bytes;
     DH_VEC(dh_piece) pieces; /* by id */
-    dh_index index;          /* of the normal ones, by their bytes; empty before dh_vocab_index */
+    dh_index index;          /* normal pieces by their bytes; empty before dh_vocab_index */
 } dh_vocab;
 
 void dh_vocab_fini(dh_vocab *v);

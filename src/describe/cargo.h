@@ -1,4 +1,4 @@
-/* What travels between ranks in a simulated step. */
+/* Gradients and parameters that travel between ranks in a simulated step. */
 #ifndef DH_DESCRIBE_CARGO_H
 #define DH_DESCRIBE_CARGO_H
 

@@ -11,7 +11,7 @@ typedef struct dh_footprint {
     /* The instruction during which most transient bytes are alive, and what they are. */
     uint32_t peak_instr;
     uint64_t activations, scratch;
-    uint64_t unused; /* of the slab at that moment: holes between buffers */
+    uint64_t unused; /* bytes of the slab in holes between buffers at that moment */
 } dh_footprint;
 
 dh_status dh_footprint_of(dh_ctx *ctx, const dh_program *program, dh_footprint *footprint);

@@ -1,4 +1,4 @@
-/* What there is of each kind: models, operators, strategies, clusters, settings and more. */
+/* Lists of models, operators, strategies, clusters, settings and more. */
 #ifndef DH_DESCRIBE_LISTS_H
 #define DH_DESCRIBE_LISTS_H
 

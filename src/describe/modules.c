@@ -113,7 +113,7 @@ static bool touches(const dh_graph *g, const uint32_t *operands, uint32_t storag
     return false;
 }
 
-/* Of the operators that read what one makes, or make what it reads. */
+/* Adds the modules of the operators that read the results of op, or that make its inputs. */
 static bool add_neighbours(const dh_model *model, const dh_graph *g, const dh_op *op, bool readers,
                            json_t *list)
 {

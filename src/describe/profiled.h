@@ -12,7 +12,7 @@ typedef struct dh_profiled {
     dh_profile *profile; /* NULL: another process has it */
     bool from_traces;    /* traced has the profile, and what was not matched */
     dh_traced traced;
-    dh_str path; /* of the written file */
+    dh_str path; /* path of the written file */
     double seconds;
 } dh_profiled;
 

@@ -11,7 +11,7 @@ const char *const dh_resharded_names[] = {"params", "grads", "states", NULL};
 
 /* ---- wires ---------------------------------------------------------------------------------- */
 
-/* What the costs say of a message of n bytes. */
+/* Time of a message of n bytes by the costs. */
 static double message_ns(const dh_costs *costs, const dh_mesh *mesh, dh_group_kind group, int64_t n)
 {
     dh_tensor x = {.name = "x", .dtype = DH_U8, .ndim = 1, .shape = {n}, .base = DH_NONE};

@@ -1,4 +1,4 @@
-/* What it takes to bring parameters from a job's layout to another one, by every rule. */
+/* Bytes and time of moving parameters from a job's layout to another one, by every rule. */
 #ifndef DH_DESCRIBE_RESHARDED_H
 #define DH_DESCRIBE_RESHARDED_H
 

@@ -55,11 +55,11 @@ dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategi
  * with the settings of the job as given is left out, since that stands first.
  *
  * A schedule that was asked for has the number of virtual stages of a rank that it fixes, or the
- * job's where it accepts any number from 2 on. Where none was asked for, a strategy has:
- *   the job's schedule     if it makes pairs, or the strategy needs none
- *   its own schedule       else, with the number of virtual stages that this fixes
- *   the one of the other schedules with pairs and one copy of the model whose step is shortest
- *                          if its own does not apply */
+ * job's where it accepts any number from 2 on. Where none was asked for, a strategy takes the first
+ * of these that applies:
+ *   1. the job's schedule, if it makes pairs or the strategy needs none.
+ *   2. The strategy's own schedule, with the number of virtual stages that this fixes.
+ *   3. The schedule with the shortest step among the others with pairs and one copy of the model. */
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list);
 void dh_simulated_fini(dh_simulated_list *list);
@@ -90,7 +90,7 @@ const dh_simulated *dh_simulated_first(const dh_simulated_list *list);
 
 /* Most of any rank, as the job's system would need it; 0: the system is ours. */
 uint64_t dh_simulated_system_bytes(const dh_simulated *one);
-/* What decides whether a row fits: as the job's system needs it. */
+/* The bytes that decide whether a row fits: as many as the job's system needs. */
 uint64_t dh_simulated_needed_bytes(const dh_simulated *one);
 bool dh_simulated_fits(const dh_simulated *one, const dh_cluster *cluster);
 

@@ -1,4 +1,4 @@
-/* What a step over several meshes takes, and which meshes are best, as JSON. */
+/* The time of a step over several meshes, and the best meshes, as JSON. */
 #ifndef DH_DESCRIBE_SWITCHED_H
 #define DH_DESCRIBE_SWITCHED_H
 

@@ -1,4 +1,4 @@
-/* What training came to. */
+/* The result of training. */
 #ifndef DH_DESCRIBE_TRAINED_H
 #define DH_DESCRIBE_TRAINED_H
 

@@ -20,7 +20,7 @@ typedef struct dh_tuned {
 /* Whether the job as it stands has a row. */
 bool dh_tuned_has_given(const dh_tune *tune);
 dh_tuned dh_tuned_of(const dh_job *job, const dh_tune_options *how, const dh_tune *tune);
-/* Of the best configuration. False: there is none, or it is this machine's. */
+/* Facts of the best configuration. False: there is none, or it is for this machine. */
 bool dh_tuned_facts(const dh_tuned *tuned, dh_step_facts *facts);
 /* NULL: out of memory */
 json_t *dh_tuned_json(const dh_tuned *tuned);

@@ -32,7 +32,7 @@ typedef struct dh_given {
     const char *name;  /* as it was written */
     const char *value; /* NULL: none */
     const char *here;  /* "parallel.tp: 8"; NULL: nothing */
-    const char *note;  /* what differs, or why not; NULL: nothing to say */
+    const char *note;  /* the difference, or why it is left out; NULL: nothing to say */
     dh_fate fate;
 } dh_given;
 
@@ -40,7 +40,7 @@ typedef struct dh_imported {
     dh_arena *arena;
     dh_given *given; /* in the order in which they were written */
     size_t n_given;
-    const char **notes; /* what was decided about ranks and conditions, a sentence each */
+    const char **notes; /* decisions about ranks and conditions, a sentence each */
     size_t n_notes;
     const char *origin;
     char *job; /* the job file's text, which reads as a job */

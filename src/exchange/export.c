@@ -1,5 +1,5 @@
 /* Export: a job's model, mesh, schedule, recomputation and overlap as flags of Megatron-LM or keys of
- * torchtitan and NeMo. What has none is named. */
+ * torchtitan and NeMo. Settings without one are named. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

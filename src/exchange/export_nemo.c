@@ -88,7 +88,7 @@ static bool add_flag(dh_exported *out, const char *line)
     return add(out, key, yaml_of(out->arena, value));
 }
 
-/* What the job itself says, where Megatron-LM's flags say it otherwise or not at all. */
+/* Keys that follow from the job itself. Megatron-LM's flags say these otherwise, or not at all. */
 static bool add_job(dh_exported *out, const dh_job *job)
 {
     const int64_t per_node = job->ranks_per_node > 0 ? job->ranks_per_node

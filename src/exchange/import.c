@@ -358,7 +358,7 @@ static const dh_flag *find_nemo(const char *path)
     return find_part(path, ".*");
 }
 
-/* What is no row of NeMo's is one of Megatron-LM's; *name: its name there. */
+/* A flag that is no row of NeMo's is one of Megatron-LM's; *name is its name there. */
 static const dh_flag *find_for_nemo(importer *im, const char *path, const char **name,
                                     bool *inverse)
 {
@@ -530,7 +530,7 @@ static void read_source(importer *im, dh_project project, const char *what)
     free(text);
 }
 
-/* What a flag came to, where its row names a setting: "parallel.layer_split: 15,16,15". */
+/* The value of a flag's setting, where its row names one: "parallel.layer_split: 15,16,15". */
 static void name_values(importer *im)
 {
     for (size_t i = 0; i < im->flags.n; i++) {

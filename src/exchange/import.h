@@ -26,9 +26,9 @@ typedef struct importer {
     DH_VEC(im_flag) flags;
     DH_VEC(im_setting) settings;
     const char *system;
-    const char *preset; /* of the model, where the file names one; NULL: by its sizes */
+    const char *preset; /* preset of the model, where the file names one; NULL: by sizes */
     dh_str traits;      /* "+reduced-last" */
-    dh_status st;       /* of the first rule that failed: later ones do nothing */
+    dh_status st;       /* status of the first rule that failed: later ones do nothing */
 } importer;
 
 /* The last one of a name that is not off; NULL: none. */
@@ -49,9 +49,9 @@ const char *im_get(const importer *im, const char *key);
 int64_t im_get_int(const importer *im, const char *key, int64_t fallback);
 /* The model that --set names, a preset or a config.json; NULL: none */
 const char *im_given_model(const importer *im);
-/* Of the system that is simulated. */
+/* Adds a trait of the system that is simulated. */
 void im_trait(importer *im, const char *trait);
-/* What becomes of a flag, if it is given; here: NULL leaves it as it is */
+/* Sets the fate of a flag, if the flag is given. here: NULL leaves it as it is. */
 void im_fate(importer *im, const char *name, dh_fate fate, const char *here, const char *note);
 /* A default of the project that no flag says. */
 void im_default(importer *im, const char *name, const char *value, dh_fate fate, const char *here,

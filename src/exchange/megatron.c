@@ -1,5 +1,5 @@
-/* What Megatron-LM's flags mean together: model, mesh, schedule, memory, overlap, precision, optimizer.
- * NeMo's files come here too, with Megatron-LM's names. */
+/* Meanings that flags of Megatron-LM have together: model, mesh, schedule and memory; overlap, precision
+ * and optimizer. NeMo's files come here too, with Megatron-LM's names. */
 #include <stdio.h>
 #include <string.h>
 

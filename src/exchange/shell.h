@@ -25,7 +25,7 @@ typedef struct shell {
     dh_source *source;
     const char *text;
     size_t at;
-    int first_line; /* of the text, in the file */
+    int first_line; /* line of the file where the text begins */
     int depth;
     bool in_test, failed;
     size_t *expanded; /* shared with the shells of parts */

@@ -81,7 +81,7 @@ sh_variable *sh_find_or_add(shell *s, const char *name, size_t n)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/* In $(( )): numbers, variables, + - * / % and parentheses. */
+/* Arithmetic expansion: numbers, variables, + - * / % and parentheses. */
 typedef struct sum {
     shell *shell;
     const char *at;

@@ -1,4 +1,4 @@
-/* What files and command lines of other projects say, before it is known what it means. */
+/* Words of other projects' files and command lines, before their meaning is known. */
 #ifndef DH_EXCHANGE_SOURCE_H
 #define DH_EXCHANGE_SOURCE_H
 
@@ -24,8 +24,8 @@ typedef struct dh_said {
 typedef struct dh_source {
     dh_arena *arena;
     DH_VEC(dh_said) said;
-    DH_VEC(const char *) notes; /* what reading left out, a sentence each */
-    int64_t per_node, nodes;    /* of the launcher's command; 0: not said */
+    DH_VEC(const char *) notes; /* parts that reading left out, a sentence each */
+    int64_t per_node, nodes;    /* numbers in the launcher's command; 0: none */
 } dh_source;
 
 /* NAME=VALUE texts: variables that the caller gives. */

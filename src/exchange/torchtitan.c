@@ -1,4 +1,4 @@
-/* What the keys of torchtitan's files mean together. */
+/* Meanings that keys of torchtitan's files have together. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Differentiation of linear attention, on one rank and over those that share a sequence
  * (pass_cp.c).
  *
- * The gradient of the state that came from earlier tokens goes the other way: each rank sums q do^T
+ * The gradient of the state that came from earlier tokens goes the other way. Each rank sums q do^T
  * over its tokens, and needs the sums of all later ranks. */
 #include "grad.h"
 

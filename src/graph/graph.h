@@ -320,8 +320,9 @@ dh_status dh_graph_differentiate(dh_ctx *ctx, dh_graph *graph);
  *     too. An all-gather stands before every column-parallel linear, and a reduce-scatter after
  *     every row-parallel one.
  *   whole tokens (shard.sequence; Shoeybi et al. 2019, 3): an all-reduce stands after every
- *     row-parallel linear, and in the backward after the input gradient of every column-parallel
- *     one.
+ *     row-parallel linear. In the backward it stands after the input gradient of every
+ *     column-parallel linear.
+ *
  * errors    DH_EINVAL where sizes do not divide */
 dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
 
@@ -339,6 +340,7 @@ dh_status dh_pass_tensor_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard);
  *
  * Both kinds of layers (dims.zigzag; LASP-2H, in the same paper): tokens lie as in rings for all
  * layers, so a share is two sequences with a state each.
+ *
  * errors    DH_EINVAL T does not divide by 2*cp (linear alone: cp), or states of a share of two
  *           chunks shall be handed on */
 dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int64_t cp_rank);
@@ -463,8 +465,8 @@ static inline uint32_t dh_op_n_parts(const dh_op *op)
 {
     return op->parts > 1 ? (uint32_t)op->parts : 1;
 }
-/* The part that completes [from, to) of an output of n, if the earlier parts are complete too. n is
- * in any unit of which a chunk has a whole number. */
+/* The part that completes [from, to) of an output of n, if the earlier parts are complete too. The
+ * unit of n is free, if a chunk has a whole number of it. */
 uint32_t dh_op_part_of(const dh_op *op, int64_t n, int64_t from, int64_t to);
 /* Where in an output of n a part begins; it is n / parts long. */
 int64_t dh_op_part_begin(const dh_op *op, int64_t n, uint32_t part);
@@ -671,8 +673,8 @@ typedef struct dh_opt_norm {
     bool before,
         behind; /* there are stages before, after this one in the chain; neither: no chain */
     /* fused (no chain; CoCoNet, arXiv 2105.05720, 6.1): each region steps by the norm of its own
-     * gradients as soon as they are complete. clips: gradients are clipped by the norm of all. This
-     * may require an amendment, as with stages after this one. */
+     * gradients as soon as they are complete. clips: gradients are clipped by the norm of all, so
+     * that the step may need an amendment, as with stages after this one. */
     bool fused, clips;
 } dh_opt_norm;
 

@@ -448,8 +448,9 @@ dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed)
         .batch = packed->shape[0] / seq, .seq = seq, .n_heads = n - 2 * kv, .n_kv_heads = kv};
 }
 
-/* Products of rows of D channels. Those with a state of D x D count for each head of queries and of
- * keys, those with the tokens of the chunk that each one sees for each head of queries. */
+/* Products of rows of D channels. A product with a state of D x D counts for each head of
+ * queries (by_query_head times) and of keys (by_key_head times). A product with the tokens that a token
+ * sees of its chunk counts for each head of queries (in_chunk times). */
 static double linear_products(const dh_graph *g, uint32_t packed, double by_query_head,
                               double by_key_head, double in_chunk)
 {

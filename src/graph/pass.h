@@ -2,8 +2,8 @@
  *
  * One loop makes the graph of every block (dh_graph_make). Passes that follow from the job's
  * settings, such as the mesh, are always applied. Others are applied where a strategy's list names
- * them. Other code asks the rows for the effects of a list of passes, never a pass by name. Such
- * effects: which ranks are alike, which operators to measure, which configurations are equal. */
+ * them. Other code asks the rows for the effects of a list of passes, never a pass by name. Effects
+ * are for example: which ranks are alike, which operators to measure, which configurations are equal. */
 #ifndef DH_GRAPH_PASS_H
 #define DH_GRAPH_PASS_H
 
@@ -38,7 +38,7 @@ typedef struct dh_graph_spec {
     dh_sharing sharing; /* passes read moments and sequence */
     double moe_room;    /* room of a rank over its even share of rows (dh_pass_expert_parallel) */
     dh_dispatch moe_dispatch; /* how rows travel to experts: flat or node */
-    dh_tp_rows expert_rows;   /* what tensor-parallel ranks send of a row: whole or shared */
+    dh_tp_rows expert_rows;   /* rows that tensor-parallel ranks send: whole or shared */
     bool fuse_gelu;           /* GEMMs apply GELU, and its gradient, to their result */
     dh_pass_list passes;      /* the strategy's */
 } dh_graph_spec;

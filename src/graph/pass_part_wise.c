@@ -1,8 +1,8 @@
 /* Collectives of tensor parallelism whose chunks are used as they come, or sent as they are made.
  *
- * All-gather, then GEMM: the gather stays one call, complete in parts. The GEMM becomes one of the
- * rank's own rows, which waits for nothing, and one for each part of the other ranks' rows, in the
- * order in which these come: from the next rank on, round the group. Other readers of the gathered
+ * All-gather, then GEMM: the gather stays one call, complete in parts. The GEMM
+ * becomes several: one of the rank's own rows, which waits for nothing, and one for each part of the
+ * other ranks' rows. These parts come from the next rank on, round the group. Other readers of the gathered
  * tensor wait for all of it.
  *
  * GEMM, then all-reduce (the tokens are not split): the GEMM stays one operator, complete in
@@ -27,9 +27,10 @@
  * models of devices charge the tiles their share of the whole GEMM (`tile_of`).
  *
  * Source: CoCoNet (Jangda et al. 2022, arXiv 2105.05720), the rewrite "overlap": chunks of a
- * producer feed chunks of its consumer. Flux (Chang et al. 2024, arXiv 2406.06858): waits for
- * chunks and not for the transfer; own rows, which never wait (3.2); and rows that leave from the
- * GEMM's epilogue to be added where they arrive (3.1). */
+ * producer feed chunks of its consumer. Flux (Chang et al. 2024, arXiv 2406.06858):
+ *   waits for chunks and not for the transfer;
+ *   own rows, which never wait (3.2);
+ *   rows that leave from the GEMM's epilogue and are added where they arrive (3.1). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  *
  * Without sequence parallelism all ranks have all tokens. The sum of a row-parallel linear is an
  * all-reduce, whose gradient is the identity. The input of a column-parallel linear needs no
- * transfer, but each rank has a part of its gradient. Such operators name the group, and
+ * transfer, but each rank has a part of its gradient. These operators name the group, and
  * differentiation sums over it. All operators in between are computed by every rank alike, their
  * gradients too.
  *
@@ -20,8 +20,8 @@
  *
  * Ranks with columns of the experts may share out the rows' own columns (shard.shared_rows): each
  * has 1 / tp of every row on its way to the experts and back, and the ranks gather rows where they
- * arrive. Tokens are then exchanged by columns before they are put in the order by expert, in place
- * of a gather, and results after they are back, in place of the scatter of a sum.
+ * arrive. Tokens are then exchanged by columns before they are sorted by expert, in place of a
+ * gather. Results are exchanged after they are back, in place of the scatter of a sum.
  *
  * Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3.
  * Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2. */
@@ -407,8 +407,8 @@ static void push_split(pass *p, uint32_t x, const uint32_t *parts, int64_t n)
     }
 }
 
-/* One rank's columns of rows after another's: `times` the rows of x, each of 1 / tp of its columns.
- * parts [tp]: views of them by rank, which the caller frees; NULL: out of memory */
+/* Columns of rows, one rank's after another's: `times` the rows of x, each with 1 / tp of its columns.
+ * out       parts [tp]: their views by rank, which the caller frees; NULL: out of memory */
 static uint32_t add_by_columns(pass *p, uint32_t x, const char *suffix, int64_t times,
                                uint32_t **parts)
 {

@@ -6,7 +6,7 @@
  * Order. A rank's streams run in order, and a transfer occupies the streams of both ends, so all
  * ranks must agree on one order of everything that communicates. It is that of the schedule's own
  * clock (dh_schedule_time_order). A slot counts at its start, a transfer at the end of the slot that
- * makes its data; what arrives at a time is there for what starts then. Each rank does its events
+ * makes its data. Data that arrive at a time are there for slots that start then. Each rank does its events
  * of the list in this order, so the earliest event of all is always the next one at all its ranks.
  * Around slots and transfers stand the others: a gather before its slot, a release and reductions
  * after theirs, reductions that wait for a transfer after that. */
@@ -49,11 +49,11 @@ typedef enum dh_reduce_of {
 typedef enum dh_reduce_when {
     DH_REDUCE_DURING,  /* as the slot's backward goes on */
     DH_REDUCE_BEHIND,  /* from the slot on, but nothing waits until what it made is on its way */
-    DH_REDUCE_BY_TURN, /* of two copies of the model: after the slot, once both are complete */
-    DH_REDUCE_AT_END   /* of tied ends on different ranks: after all their other transfers */
+    DH_REDUCE_BY_TURN, /* for two copies of the model: after the slot, once both are complete */
+    DH_REDUCE_AT_END   /* for tied ends on different ranks: after all their other transfers */
 } dh_reduce_when;
 
-/* What belongs to one action of a slot: numbers of events, -1: there is none. */
+/* The events of one action of a slot, by number; -1: none. */
 typedef struct dh_step_use {
     int32_t gather, release, reduce;
     bool loads; /* the micro-batch's first forward on this rank */
@@ -65,11 +65,14 @@ typedef struct dh_step_event {
     int32_t peer; /* of a transfer: the receiver; else -1 */
     int32_t slot; /* into schedule->slots: to which it belongs; -1: none. A gather without one is
                    * of what the step before updated */
-    int32_t copy, stage, micro; /* of all but slots and updates; -1: none */
-    bool forward;               /* gathers, releases, transfers: of a forward */
-    /* Events before it: of a slot the transfers that bring its actions' inputs; of a transfer its
-     * slot; of a gather the slot during which its first blocks may come; of a reduction its slot,
-     * or the transfer that it waits for. -1: nothing, or an event of a rank that is not listed. */
+    int32_t copy, stage, micro; /* copy, stage and micro-batch; -1: slots and updates have none */
+    bool forward;               /* gathers, releases and transfers: they belong to a forward */
+    /* Events that it waits for; -1: none, or an event of a rank that is not listed.
+     *
+     *   slot        the transfers that bring its actions' inputs
+     *   transfer    its slot
+     *   gather      the slot during which its first blocks may come
+     *   reduction   its slot, or the transfer that it waits for */
     int32_t need[2];
     dh_reduce_of of;
     dh_reduce_when when;
@@ -84,7 +87,7 @@ typedef struct dh_step_event {
 typedef struct dh_step_spec {
     const dh_schedule *schedule;
     dh_sharing sharing;
-    int32_t rank;    /* whose events are listed; -1: all ranks' */
+    int32_t rank;    /* rank that is listed; -1: all of them */
     bool trains;     /* backwards, too */
     bool runs;       /* micro-batches; else only what stands around them */
     bool goes_on;    /* another program goes on with these gradients: nothing sums them */

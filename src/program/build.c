@@ -1,7 +1,7 @@
 /* Building the program of one rank. It finds the rank's blocks, then lowers the events of the step
  * (plan/step_events.h) one after another: slots to the operators of their blocks, transfers to those
- * of links, reductions, and the optimizer. What happens in a step and in which order is decided
- * there; here, which operators that is. */
+ * of links, reductions, and the optimizer. The events and their order are decided
+ * there; the operators of each event are decided here. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -138,7 +138,7 @@ typedef struct ways {
     int n_dispatch, n_rows;
 } ways;
 
-/* Those of moe.dispatch; why: of auto that has one way alone. */
+/* The ways of moe.dispatch. *why: the reason where auto has only one. */
 static dh_status find_dispatches(dh_ctx *ctx, const dh_recipe *recipe, ways *w, const char **why)
 {
     dh_group_stages stages;

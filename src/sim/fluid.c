@@ -80,7 +80,8 @@ static dh_status shift(machine *m, uint32_t node)
     return dh_vec_push(&m->shifted, node) ? DH_OK : dh_no_memory(m->ctx);
 }
 
-/* What begins or ends on a core concerns all that compute there, and what runs beside. */
+/* An instruction that begins or ends on a core concerns all that compute there, and all that run at
+ * the same time. */
 static dh_status shift_mates(machine *m)
 {
     for (size_t i = 0; i < m->shifted.n; i++) {

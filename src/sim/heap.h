@@ -8,7 +8,7 @@ typedef struct dh_sim_event {
     int64_t at_ns;
     uint64_t sequence;
     uint32_t lane;    /* node * DH_N_STREAM + stream */
-    uint32_t version; /* of the lane's task; an event of an older one is void */
+    uint32_t version; /* version of the lane's task; events of older ones are void */
 } dh_sim_event;
 
 typedef struct dh_sim_heap {

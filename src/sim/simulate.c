@@ -9,7 +9,7 @@
 #include "program/ranks.h"
 #include "sim/sim.h"
 
-/* What is simulated, while it is put together. */
+/* The parts of a simulation, while they are put together. */
 typedef struct build {
     dh_ctx *ctx;
     const dh_recipe *recipe; /* NULL: programs are given, one for each rank */

@@ -40,7 +40,7 @@ static bool is_named(const dh_slot_op *op, const dh_written_op *w)
     return op->at.op->type == w->type && strcmp(output_of(op), w->output) == 0;
 }
 
-/* Of the strand's operators [first, end) the one that a line means; DH_NONE: there is none. */
+/* The operator in [first, end) of the strand that a line means; DH_NONE: there is none. */
 static uint32_t find_op(const dh_slot_strand *strand, uint32_t first, uint32_t end,
                         const dh_written_op *w)
 {

@@ -19,7 +19,7 @@ struct dh_written_order {
     const char *path;
     const dh_written_op *ops; /* [n] */
     uint32_t n;
-    int64_t layer[2]; /* whose forward and whose backward; -1: not said */
+    int64_t layer[2]; /* layer of the forward and of the backward; -1: not known */
 };
 
 /* In the arena.

@@ -46,8 +46,8 @@ struct dh_resolved {
     dh_profile *profile;         /* that its costs rest on; NULL: estimates, or a cluster's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     const dh_fusions *fusions;   /* likewise, of the optimizer */
-    const dh_link_choice *links; /* processors that the job's communicators hold, where it says that
-                                  * or has it searched; the recipe's costs have them */
+    const dh_link_choice *links; /* processors that communicators hold, where the job gives them or
+                                  * has them searched; they are in the recipe's costs */
     dh_arena *arena;
     dh_arena *strategies; /* NULL, or owns a strategy without a row that strategy=auto made */
     /* With data.packing=group, of each group of lengths: its job, and of these the recipes. */
@@ -85,7 +85,7 @@ void dh_resolved_destroy(dh_resolved *resolved);
 typedef struct dh_limit_point {
     double blocks, bytes; /* the limit, as in dh_order_options */
     int64_t step_ns;
-    uint64_t peak_bytes; /* of the rank that needs most */
+    uint64_t peak_bytes; /* bytes of the rank that needs most */
     bool fits;           /* a device, where its memory is known */
     bool own;            /* the limit is the job's */
 } dh_limit_point;

@@ -20,8 +20,7 @@ typedef struct estimate {
 } estimate;
 
 /* lookup.c: what configurations share, made when it is first asked for */
-/* What the strategy leaves to costs, its passes where it searches for them, said in the recipe's.
- */
+/* Completes the recipe's strategy: choices that it leaves to costs, and passes that it searches for. */
 dh_status tune_decide(estimate *e);
 dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
@@ -31,8 +30,8 @@ dh_status tune_find_outlines(estimate *e);
  * add to a slot of the class, of `ns` without them */
 double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
                              double ns);
-/* What the first forward waits for, of parameters that a step begins by gathering; further stages
- * have theirs by the time they begin. */
+/* Time, in ns, by which gathers of parameters at the start of a step delay the first forward. Later
+ * stages have their parameters by the time they begin. */
 double tune_first_gathers_delay(const estimate *e);
 /* And behind the rank's last slot, the long timetable having been run last. */
 double tune_reductions_behind(const estimate *e, int32_t rank);

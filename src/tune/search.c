@@ -432,7 +432,7 @@ static dh_status prepare(search *s, dh_job *job)
 
 /* ---- the job as it stands --------------------------------------------------------------------- */
 
-/* What the search has a setting for is a value, as it would visit it. */
+/* Settings that the search has a dimension for become values, as the search would visit them. */
 static void say_searched(const search *s, const dh_job *job, dh_tune_config *c)
 {
     const tuner *t = &s->t;

@@ -1,4 +1,4 @@
-/* What predictions were held against: jobs of `dhelix validate`, by device. A job unlike them may be
+/* Published jobs that predictions were compared with: those of `dhelix validate`, by device. A job unlike them may be
  * predicted as well, but nobody has looked. */
 #include <string.h>
 

@@ -352,8 +352,8 @@ void tune_tuner_fini(tuner *t);
  * same when they are made again.
  * errors    DH_ENOMEM */
 dh_status tune_forget(dh_ctx *ctx, tuner *t);
-/* Forgets outlines too. What is estimated next depends on nothing that this thread estimated before:
- * where several threads work, what each has seen is chance.
+/* Forgets outlines too. The next estimate then does not depend on earlier ones of this thread.
+ * With several threads, chance decides which thread has seen which configuration.
  * errors    DH_ENOMEM */
 dh_status tune_begin_anew(dh_ctx *ctx, tuner *t);
 
@@ -435,7 +435,8 @@ dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_confi
 /* Values by the first configuration that had them. */
 void tune_found_sort(tune_found *found);
 /* Replaces row i, one of the best, by the same configuration with another value that makes it
- * faster. With its own values the configuration stays the best.
+ * faster. For its own values
+ * it stays the best (found->values).
  * errors    DH_ENOMEM */
 dh_status tune_found_instead(dh_ctx *ctx, tune_found *found, size_t i, const dh_tune_row *row,
                              int64_t place);

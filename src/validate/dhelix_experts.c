@@ -1,8 +1,8 @@
 /* DHelix (arXiv 2411.15871), table 6: Phi-31B with 16 experts on 64 A40, tokens a second of three
  * systems.
  *
- * Its load of experts rests on figure 3 and on the first row. What is compared beyond that are the
- * other two rows, and by how much the systems are faster than the first. */
+ * Its load of experts rests on figure 3 and on the first row. The comparison therefore has
+ * the other two rows, and the speed-ups of the systems over the first. */
 #include "validate/dhelix_jobs.h"
 
 static dh_status add_gain(dh_ctx *ctx, dh_validation *v, const char *system, double predicted,

@@ -254,7 +254,7 @@ static dh_status zoo_job(dh_ctx *ctx, dh_validation *v, const zoo_row *r, dh_shi
     return set_stages(ctx, v, r, job);
 }
 
-/* Those of 4,096 tokens: what the long ones recompute cannot be said. */
+/* Only rows of 4,096 tokens: the recomputation of longer ones cannot be given as settings. */
 static dh_status add_zoo_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t i,
                              rows *order)
 {

@@ -4,7 +4,7 @@
 
 #include "validate/job.h"
 
-/* Of its section 4.1: 16,384 tokens of 2,048 channels. */
+/* The paper's section 4.1: 16,384 tokens of 2,048 channels. */
 #define TOKENS 16384
 #define CHANNELS 2048
 

@@ -48,7 +48,7 @@ void dh_shipped_fini(dh_shipped_run *run);
 
 /* ---- its step alone -------------------------------------------------------------------------- */
 
-/* What the time of rank 0 goes into. Every moment belongs to the first of these that runs then:
+/* The parts of rank 0's time. Every moment belongs to the first of these that runs then:
  * transfers between stages (others), tensor and expert parallelism, computation of layers, context
  * parallelism. All else is others. */
 typedef enum dh_step_part_of {

@@ -1,4 +1,4 @@
-/* What a rank's step goes into. Every moment has one part. */
+/* The parts of a rank's step. Every moment belongs to one part. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* Narayanan et al. SC21 (arXiv 2104.04473), table 1: weak scaling from 32 to 3072 devices of
  * Selene.
  *
- * The paper says neither the micro-batch nor the virtual stages of a row, but that they were chosen
- * for throughput: the shipped jobs have the fastest by simulation. */
+ * The paper gives neither the micro-batch nor the virtual stages of a row. It says that they were
+ * chosen for throughput, so the shipped jobs have the fastest by simulation. */
 #include "validate/job.h"
 
 static dh_status add_row(dh_ctx *ctx, dh_validation *v, const dh_published *t, size_t row)

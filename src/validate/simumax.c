@@ -5,7 +5,7 @@
 
 #include "validate/job.h"
 
-/* Of which its tables give shares, whatever peak a cluster has on which they are tried. */
+/* Peaks of which SimuMax's tables give shares. A cluster on which they are tried may have another. */
 #define B200_FLOPS_PER_S 2250e12
 #define A100_FLOPS_PER_S 312e12
 

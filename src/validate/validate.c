@@ -661,7 +661,7 @@ bool dh_validation_has_aim(const dh_validation_table *table)
 
 bool dh_validation_meets_aim(const dh_validation *v)
 {
-    /* What is left of a decimal number in binary is no error. */
+    /* The rounding of a decimal number to binary is no error. */
     if (v->n_orders_right < v->n_orders) return false;
     return v->table->exact ? v->max_error < 1e-9 : v->mean_error <= v->table->aim;
 }

@@ -122,7 +122,7 @@ void dh_validation_destroy(dh_validation *validation);
 typedef struct dh_validation_job {
     const char *names;   /* "korthikanti-22b sc21-*", with a blank between them */
     const char *table;   /* its name */
-    const char *cluster; /* of those rows: a name or a path; NULL: their times are their own */
+    const char *cluster; /* name or path for those rows; NULL: their times are their own */
 } dh_validation_job;
 
 /* By table, in the order of dh_validation_tables. */

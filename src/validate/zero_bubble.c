@@ -15,8 +15,8 @@ typedef struct measured {
     const char *model;
     int64_t p, m;
     double f_ms, b_ms, w_ms, comm_ms;
-    int64_t n_chunks;  /* of the interleaved schedule */
-    double held_share; /* of an activation between its I and its W */
+    int64_t n_chunks;  /* chunks of the interleaved schedule */
+    double held_share; /* share of an activation held between its I and its W */
 } measured;
 
 dh_status dh_zero_bubble_held_share(dh_ctx *ctx, const dh_published *configs, size_t row,

@@ -1,4 +1,4 @@
-/* What both of Zero Bubble's tables need to know of its models. */
+/* Facts about its models that both of Zero Bubble's tables need. */
 #ifndef DH_VALIDATE_ZERO_BUBBLE_SHAPES_H
 #define DH_VALIDATE_ZERO_BUBBLE_SHAPES_H
 

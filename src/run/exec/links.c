@@ -52,7 +52,8 @@ static dh_status collective(dh_ctx *ctx, const job *j, const operands *o, dh_dev
     return j->by->call(ctx, j->link, o->stream, &call);
 }
 
-/* The same of values that travel in another type, in place in the call's scratch. What a member begins and ends with there is all, or its own slice. */
+/* The same for values that travel in another type, in place in the call's scratch. There a member
+ * begins and ends with all values, or with its own slice. */
 static dh_status rounded(dh_ctx *ctx, const job *j, const operands *o, dh_devlink_kind kind)
 {
     const dh_dtype wire = (dh_dtype)o->call->op->wire;

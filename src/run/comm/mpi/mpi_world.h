@@ -34,7 +34,8 @@ typedef struct mpi_guard {
     pthread_cond_t over;
 } mpi_guard;
 
-/* what: the step, for the message; ns: how long ranks wait for each other; a margin is added */
+/* in        what: name of the step, for the message
+ *           ns: how long ranks wait for each other; a margin is added */
 void mpi_guard_begin(mpi_guard *g, const char *what, int64_t ns);
 void mpi_guard_end(mpi_guard *g);
 

@@ -1,8 +1,9 @@
 /* cuBLASLt on the host, for tests: matrices by columns, as their layouts say and no other way.
  *
  * A call is held against the query of its heuristic. It is refused for layouts that do not fit one
- * another, matrices that reach beyond memory of the device, or too little workspace. So are
- * addresses aligned less than promised, and an auxiliary matrix over the result's bytes.
+ * another, matrices that reach beyond memory of the device, or too little workspace. It is
+ * also refused for addresses aligned less than promised, and for an auxiliary matrix over the
+ * result's bytes.
  * The workspace is overwritten. Sums are of float32, in order. */
 #include <math.h>
 #include <pthread.h>

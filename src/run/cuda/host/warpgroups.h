@@ -26,7 +26,8 @@ void dh_host_barrier_wait(uint64_t *barrier, unsigned parity);
 
 /* ---- cp.async.bulk.tensor: four dimensions of bf16, swizzle of 128 bytes ----------------------- */
 
-/* Elements of each dimension, bytes from one to the next of all but the first, elements of a box. */
+/* n: elements of each dimension. step: bytes from one element to the next, from the second dimension
+ * on. box: elements of a box. */
 struct dh_host_tensor_map {
     const void *at;
     int64_t n[4], step[3];
@@ -64,8 +65,8 @@ void dh_host_wgmma_wait(unsigned n);
 
 /* Products of all warps so far. */
 int64_t dh_host_n_wgmma();
-/* What a kernel had wrong from now on: A's registers or the sums' change places, B is not swizzled.
- */
+/* From now on kernels have this fault: registers of A or of the sums change places, or B is not
+ * swizzled. */
 void dh_host_twist_wgmma(dh_host_twist twist);
 
 #endif

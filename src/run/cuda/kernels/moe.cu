@@ -273,8 +273,8 @@ void dh_cuda_moe_nodes(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_
            experts, slots, n_places, rows, starts, here);
 }
 
-/* A block a number, which is an expert of rows from one node. What is no choice is written by the
- * block of the first expert, what nobody sent by the last block. */
+/* A block a number, which is an expert of rows from one node. The block of the first expert writes the
+ * places without a choice, the last block the rows that nobody sent. */
 __global__ void moe_node_order(int64_t n, int64_t per_node, int64_t top_k, const int32_t *here,
                                const int64_t *arrived, int64_t capacity, int64_t room,
                                int64_t *counts, int32_t *slots)
