@@ -89,7 +89,8 @@ typedef struct dh_describe_calibrate_options {
 
 /* A cluster fitted to measurements: output of nccl-tests, a CSV of GEMMs, PyTorch profiler traces.
  * The document names the fitted constants and the number of their rows. It has the errors of
- * predictions on these rows and on the third of the rows that the fit did not see.
+ * predictions on these rows, and on the third of the rows that the fit did not see.
+ *
  * errors    DH_EFORMAT with file and line; DH_EMISSING no cluster `like`; DH_EINVAL; DH_EIO */
 DH_API dh_status dh_describe_calibrate(dh_ctx *ctx, const char *const *files, size_t n_files,
                                        const dh_describe_calibrate_options *options, dh_str *json);
@@ -161,8 +162,9 @@ typedef struct dh_describe_profile_options {
     const volatile sig_atomic_t *stop; /* as in dh_train_options; then nothing is written */
 } dh_describe_profile_options;
 
-/* Measure a job's operators, alone and in pairs, on its ranks and links, and write the profile.
+/* Measures a job's operators, alone and in pairs, on its ranks and links, and writes the profile.
  * Under MPI only rank 0's process has a document; the others' *json stays as it is.
+ *
  * errors    those of training and of the files; DH_EINVAL options that do not go together, or `out`
  *           is read; DH_EINTERRUPTED */
 DH_API dh_status dh_describe_profile(dh_ctx *ctx, const dh_job *job,

@@ -1,7 +1,7 @@
-/* The job file: everything one training run needs, as one struct filled from
- * YAML, --set key=value and defaults. One table row per setting
- * (src/config/job_table.c) gives name, type, unit, default, range and help; parser,
- * `dhelix help job`, the printed job and the manual page come from that table.
+/* The job file: everything one training run needs, as one struct filled from YAML, --set key=value
+ * and defaults. One table row per setting (src/config/job_table.c) gives name, type, unit, default,
+ * range and help. The parser, `dhelix help job`, the printed job and the manual page come from that
+ * table.
  *
  * The struct is plain data, for reading; its fields may change between versions. Keys do not
  * change; dh_job_set and dh_job_get use them. */
@@ -263,12 +263,15 @@ DH_API dh_status dh_job_set(dh_ctx *ctx, dh_job *job, const char *key, const cha
 /* Its value as a text that dh_job_set takes, appended to out.
  * errors    DH_EINVAL no such setting, with the nearest names; DH_ENOMEM */
 DH_API dh_status dh_job_get(dh_ctx *ctx, const dh_job *job, const char *key, dh_str *out);
-/* Derives settings left to "auto" (dp, ranks, micro_batch, seq_len, nodes, ranks_per_node; 0 in the
- * struct) and checks all combinations, as loading does. Call it after the last dh_job_set. Callers
- * that change the struct itself first set values to 0 that shall be derived anew. The message names
- * the setting to change and values that would be right. Vocabulary rule: shards over tp hold
- * ceil(V / tp) rows, the last one fewer; there are no padding rows.
- * errors    DH_EINVAL; the job may then be partly derived */
+/* Derives settings left to "auto", which are 0 in the struct, and checks all combinations, as
+ * loading does. These settings are dp and ranks, nodes and ranks_per_node, micro_batch and seq_len.
+ * Call it after the last dh_job_set. Callers that change the struct itself first set values to 0
+ * that shall be derived anew. The message names the setting to change and values that would be
+ * right. Vocabulary rule: shards over tp hold ceil(V / tp) rows, the last one fewer; there are no
+ * padding rows.
+ *
+ * errors    DH_EINVAL; DH_EUNSUPPORTED settings that exclude each other. The job may then be partly
+ *           derived */
 DH_API dh_status dh_job_check(dh_ctx *ctx, dh_job *job);
 /* Whether it has times of stages instead of a model. */
 DH_API bool dh_job_has_stage_times(const dh_job *job);

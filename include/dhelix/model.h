@@ -55,8 +55,9 @@ typedef struct dh_rope {
     int64_t original_max_seq;                         /* llama3, yarn */
     /* yarn. Channels that turn more than beta_fast times in original_max_seq tokens stay. Channels
      * that turn less than beta_slow times are stretched. mscale and mscale_all are the weights of
-     * ln factor in the magnitude of rotations and of scores (HF mscale, mscale_all_dim); both 0:
-     * magnitude 1 + 0.1 ln factor. magnitude replaces it (HF attention_factor); 0: not given. */
+     * ln factor in the magnitude of rotations and of scores (HF mscale, mscale_all_dim). If both
+     * are 0, the magnitude is 1 + 0.1 ln factor. magnitude replaces it (HF attention_factor); 0:
+     * not given. */
     double beta_fast, beta_slow, mscale, mscale_all, magnitude;
 } dh_rope;
 

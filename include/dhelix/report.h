@@ -39,8 +39,9 @@ typedef struct dh_report_options {
 DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                                  const dh_report_options *options, const char *path);
 
-/* Write the traces of a run's ranks as one file, for Perfetto and for tools around PyTorch's
+/* Writes the traces of a run's ranks as one file, for Perfetto and for tools around PyTorch's
  * profiler.
+ *
  * errors    DH_EMISSING the run has none; DH_EFORMAT; DH_EINVAL path is a file of the run; DH_EIO;
  *           DH_ENOMEM */
 DH_API dh_status dh_report_traces(dh_ctx *ctx, const char *run, const char *path);

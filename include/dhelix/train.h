@@ -48,10 +48,11 @@ typedef struct dh_train_result {
     char checkpoint[DH_RUN_PATH_BYTES]; /* last one written, "" if none */
 } dh_train_result;
 
-/* Train. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),
- * summary.json, tokenizer files and checkpoints/; a model with experts also experts.json. If there
- * is a checkpoint, training continues from the newest intact one, with the bits of a run without
- * the break.
+/* Trains. The run folder job->out_dir gets job.yaml, metrics.jsonl (one object a step),
+ * summary.json, tokenizer files and checkpoints/. A model with experts also gets experts.json. If
+ * there is a checkpoint, training continues from the newest intact one, with the bits of a run
+ * without the break.
+ *
  * errors    DH_EDIVERGED (step and operator named), DH_EINTERRUPTED, and those of job, data and
  *           disk; the last checkpoint is intact in every case */
 DH_API dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options *options,

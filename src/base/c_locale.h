@@ -1,8 +1,8 @@
 /* Numbers as files have them, whatever locale the program around the library has set.
  *
  * printf and strtod write and read the decimal point of the calling thread's locale. The
- * library prints and parses with the C locale's point. dh_str_printf, dh_fail, dh_log, dh_format_* and
- * their like see to it, and so do dh_parse_f64 and JSON. These functions are for the rest;
+ * library prints and parses with the C locale's point. dh_str_printf, dh_fail, dh_log, dh_format_*
+ * and their like see to it, and so do dh_parse_f64 and JSON. These functions are for the rest;
  * scripts/check_numbers.py finds calls of printf and strtod with real numbers. */
 #ifndef DH_BASE_C_LOCALE_H
 #define DH_BASE_C_LOCALE_H

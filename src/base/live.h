@@ -2,10 +2,10 @@
  *
  * There are two forms.
  *   walk    issues operators one after another and knows the bytes held at any place, so the next
- *           operator may be chosen by them. An operator may hand its input's storage to its
- *           output (in place)
- *   curve   sums up changes over moments, of time or of an order, where first and last uses are
- *           known already
+ *           operator may be chosen by them. An operator that works in place hands its input's
+ *           storage to its output.
+ *   curve   Sums up changes over moments of time or of an order. First and last uses are known
+ *           already.
  * The caller decides what counts as a use, and which storage outlasts the walk. */
 #ifndef DH_BASE_LIVE_H
 #define DH_BASE_LIVE_H

@@ -194,9 +194,9 @@ static link_rows rows_of_link(const dh_calibration *f, unsigned kinds)
     return n;
 }
 
-/* Constants that follow another one. With `reduces` they do so where a link has only rows of
- * all-reduces, otherwise where it has none of these. of NULL: the constant is a share of the link's
- * efficiency already. */
+/* Constants that follow another one. A row with `reduces` holds where a link has only rows
+ * of all-reduces, the others where it has none of these. NULL in `of`: the constant is a share of
+ * the link's efficiency already. */
 static const struct tie {
     const char *key, *of;
     bool reduces;

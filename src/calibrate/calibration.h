@@ -50,9 +50,10 @@ typedef struct dh_calibration {
     size_t n_oefs;
 } dh_calibration;
 
-/* Fit what the rows determine. Marks a third of each group's rows as held.
- * in        base, measured: must outlive the fit; devices: of a node, 0: the base's, or as many as
- *           the rows have on one
+/* Fits the constants that the rows determine. Marks a third of each group's rows as held.
+ *
+ * in        base, measured: must outlive the fit
+ *           devices: number on a node; 0: the base's, or the most that rows have on one
  * out       caller frees with dh_calibration_fini, also after a failure
  * errors    DH_EINVAL more ranks on a node than `devices`; DH_ENOMEM */
 dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *measured,

@@ -67,8 +67,8 @@ static void find_and_end(int fd, uintptr_t address)
     }
 }
 
-/* A mapping without a path is no file. The default action then follows when the instruction is tried
- * again. */
+/* A mapping without a path is no file. The default action then follows when the instruction is
+ * tried again. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     (void)context;

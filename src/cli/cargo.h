@@ -6,8 +6,8 @@
 
 /* A row for each kind of which there is some. */
 void dh_cargo_print_means(const dh_cargo_means *means, dh_str *out);
-/* Gradients and parameters on the first rank of every stage: in which slot they travel, during
- * which computation, what is exposed and why.
+/* Gradients and parameters on the first rank of every stage: the slot in which they travel,
+ * the computation during it, the exposed time and its cause.
  * errors    those of dh_cargo_read */
 dh_status dh_cargo_print_slots(dh_ctx *ctx, const dh_sim *sim, dh_str *out);
 

@@ -45,8 +45,8 @@ static void add_error(const dh_calibration_error *e, dh_cli_table *table)
         dh_cli_table_cell(table, "-");
 }
 
-/* A note for a constant at the end of its range. It names the rate of which the constant is a share:
- * that of a link, or of the device. */
+/* A note for a constant at the end of its range. It names the rate of which the constant is a
+ * share: that of a link, or of the device. */
 static const char *at_bound(const char *key)
 {
     if (strncmp(key, "local.", 6) == 0)

@@ -1,5 +1,5 @@
-/* The report of passes on a rank's graphs, as text. Each pass has a line; the operators that it left
- * alone stand below. */
+/* The report of passes on a rank's graphs, as text. Each pass has a line; the operators that it
+ * left alone stand below. */
 #include "cli/passes.h"
 #include "program/program_spec.h"
 

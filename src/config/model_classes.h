@@ -27,18 +27,19 @@ json_t *dh_config_rope_object(const dh_rope *r);
 /* The configuration is of a causal language model. Encoders and classifiers are refused.
  * errors    DH_EUNSUPPORTED: names the key and its value; DH_ENOMEM */
 dh_status dh_config_check_causal(dh_ctx *ctx, const json_t *config);
-/* layer_types: full_attention or sliding_attention for every layer. *types is NULL where the key is
- * absent.
- * errors    DH_EFORMAT not a name for every layer; DH_EUNSUPPORTED another type, with the number
- *           of the layer */
+/* layer_types: full_attention or sliding_attention for every layer.
+ *
+ * out       *types: NULL where the key is absent
+ * errors    DH_EFORMAT the key is not a name for every layer
+ *           DH_EUNSUPPORTED another type, with the number of the layer */
 dh_status dh_config_layer_types(dh_ctx *ctx, const json_t *config, int64_t n_layers,
                                 const json_t **types);
 /* Checks that the model has the windows of layer_types, also for classes that do not read it.
  * errors    those above; DH_EUNSUPPORTED */
 dh_status dh_config_check_layer_types(dh_ctx *ctx, const json_t *config, const dh_model *m);
 
-/* Reads layer_types of a model whose every n-th layer sees all tokens, while the others have a
- * window. *every becomes n. Without such a list it stays as it was.
+/* Reads layer_types of a model with windows, where every n-th layer sees all tokens. *every becomes
+ * n. Without the key, *every stays as it was.
  * errors    DH_EUNSUPPORTED other types than these; those of dh_config_layer_types */
 dh_status dh_config_read_nth_types(dh_ctx *ctx, const json_t *config, const dh_model *m,
                                    int64_t *every);

@@ -119,8 +119,9 @@ dh_status dh_cluster_get(dh_ctx *ctx, const dh_cluster *cluster, const char *key
 dh_status dh_cluster_set(dh_ctx *ctx, dh_cluster *cluster, const char *key, double value);
 
 /* Mesh on the cluster's nodes, as by dh_mesh_init with the cluster's devices per node. Fewer ranks
- * than a node has devices lie on one node. Ranks that do not fill whole nodes lie on the fewest nodes
- * with equal numbers of ranks, at least half of a node's devices each.
+ * than a node has devices lie on one node. Ranks that do not fill whole nodes lie on the fewest
+ * nodes with equal numbers of ranks, at least half of a node's devices each.
+ *
  * errors    DH_EINVAL no such number divides the ranks */
 dh_status dh_cluster_mesh(dh_ctx *ctx, const dh_cluster *cluster, int64_t dp, int64_t tp,
                           int64_t pp, int64_t cp, int64_t ep, dh_mesh *mesh);

@@ -100,7 +100,7 @@ static double rows_ns(const dh_system *system, const dh_cluster *c, const dh_cos
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* Beside the one that we count. */
+/* Kernels in addition to the one of our operator. */
 typedef struct extra {
     double fused, unfused; /* small kernels */
     double row_bytes;      /* unfused: of passes over rows, an element */
@@ -108,9 +108,14 @@ typedef struct extra {
     bool sorts;            /* rows by rank become rows by expert, or back */
 } extra;
 
-/* Router: choice, its scatter into a map and into weights (3, 5), the capacity's own choice among
- * tokens (10) and map (5), scores and map of the loss (8), the loss and its log (9), types (5).
- * Order: sums, offsets and copies; unfused: a stable sort. Weights of rows: transposed, indexed. */
+/* The small kernels of the router, unfused, are 45:
+ *   the choice, and its scatter into a map and into weights   3 + 5
+ *   with a capacity: its choice among tokens, and its map     10 + 5
+ *   the loss: scores and map; the loss and its log            8 + 9
+ *   conversions of types                                      5
+ *
+ * The order has sums, offsets and copies. Unfused, it is a stable sort. The weights of rows are
+ * transposed and indexed. */
 static const extra extras[DH_N_OP_TYPE] = {
     [DH_OP_ROUTER] = {10, 45, 0, -1, -1, false},
     [DH_OP_ROUTER_GRAD] = {5, 16, 0, -1, -1, false},
@@ -118,8 +123,8 @@ static const extra extras[DH_N_OP_TYPE] = {
     [DH_OP_MOE_PERMUTE] = {3, 0, 0, 0, -1, true},
     /* product with weights (2 + 2), atomic additions' reads and second writes (4) */
     [DH_OP_MOE_UNPERMUTE] = {0, 7, 8, -1, 0, true},
-    /* gather (2 + 2), product (2 + 2), its other factor's (2 + 2 + 2) and its sum (2), of which 4
-     * are our kernel's */
+    /* Bytes an element: gather 2 + 2, product 2 + 2, gradient of its other factor 2 + 2 + 2, and
+     * sum 2. Our kernel has 4 of these bytes. */
     [DH_OP_MOE_UNPERMUTE_GRAD] = {1, 7, 12, 0, -1, true},
 };
 

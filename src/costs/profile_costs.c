@@ -52,9 +52,10 @@ static double type_distance(const char *a, const char *b)
     return stem(b) == n_stem && strncmp(a, b, n_stem) == 0 ? other_of_it : other_type;
 }
 
-/* Measured over estimated time of the nearest operator. It is of the same type if there is one, else
- * the operator whose gradient this one is. Among these the nearest estimate decides. Estimates leave
- * out overhead, which is most of a small transfer or loop. Its ratio would be wrong for a large one. */
+/* Measured over estimated time of the nearest operator. It is of the same type if there is one,
+ * else the operator whose gradient this one is. Among these the nearest estimate decides. Estimates
+ * leave out overhead, which is most of a small transfer or loop. Its ratio would be wrong for a
+ * large one. */
 static double scale_for(const dh_profile *p, const dh_cost_op *op, double estimate_ns)
 {
     const char *type = dh_op_info_of(op->op->type)->name;

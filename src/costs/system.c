@@ -298,10 +298,10 @@ static double optimizer_passes_ns(const system_costs *c, const dh_cost_op *op)
     return dh_cluster_memory_ns(&c->cluster, bytes * (double)dh_tensor_elements(moved_by(op)));
 }
 
-/* Share of a GEMM that the backward computes again. The GEMMs of a layer in order are q, k, v and o,
- * then gate, up and down. torchtitan keeps the first and computes every second again. In the packed
- * GEMMs here, these are k of the first one, and one of gate and up. A layer without a gate has fewer
- * than seven. */
+/* Share of a GEMM that the backward computes again. The GEMMs of a layer in order are q, k, v and
+ * o, then gate, up and down. torchtitan keeps the first and computes every second again. In the
+ * packed GEMMs here, these are k of the first one, and one of gate and up. A layer without a gate
+ * has fewer than seven. */
 static double share_again(const dh_dims *d, uint32_t which)
 {
     const bool gated = d->act != DH_ACT_GELU_TANH;
@@ -563,8 +563,8 @@ static dh_op_rates beside(const void *self, const dh_cost_op *a, const dh_cost_o
 
 /* The first FlashAttention reached 30 to 50 % of an A100's peak forward and 25 to 35 % backward, over
  * all lengths and head dimensions (FlashAttention-2, arXiv 2307.08691, section 3). These are the
- * middles. SECOND_AT_2K has what the second version reaches with 2,048 tokens and a mask: where a
- * file has one rate for all lengths, the first version is slower by their ratio. */
+ * middles. SECOND_AT_2K has the shares of the second version with 2,048 tokens and a mask. If a
+ * file has one rate for all lengths, the first version is slower by the ratio of the two. */
 #define FIRST_FLASH_FORWARD 0.40
 #define FIRST_FLASH_BACKWARD 0.30
 #define SECOND_AT_2K_FORWARD 0.55

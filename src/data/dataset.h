@@ -66,10 +66,13 @@ typedef struct dh_dataset_spec {
 
 /* Opens, and tokenizes texts that are not in the cache. Borrows only the strings and the tokenizer
  * during the call. Where ranks share a cache folder, let one open first. The context's flag stop
- * ends it, and later hashing and packing with any context; it outlives the dataset.
- * errors    DH_EIO file; DH_EFORMAT malformed, cut off, empty, counts or
- *           pointers outside the file (file, and line of JSON lines); DH_EINVAL text not
- *           encodable, spec; DH_ENOMEM */
+ * ends it, and later hashing and packing with any context. It outlives the dataset.
+ *
+ * errors    DH_EIO the file
+ *           DH_EFORMAT malformed, cut off, empty, or counts and pointers outside of the file; names
+ *           the file, and the line of JSON lines
+ *           DH_EINVAL the spec, or text that cannot be encoded
+ *           DH_ENOMEM */
 dh_status dh_dataset_open(dh_ctx *ctx, const dh_dataset_spec *spec, dh_dataset **ds);
 void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
 
@@ -142,8 +145,9 @@ typedef struct dh_dataset_row {
 /* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row);
-/* Lengths of its documents, without the last token of each, which no token follows. n_targets: those
- * that are targets, which is all of them except in conversations.
+/* Lengths of the row's documents, in tokens that another one follows. n_targets is the number of
+ * targets: all of these tokens, except in conversations.
+ *
  * errors    those of dh_dataset_read, from reading conversations */
 typedef void (*dh_take_length)(void *user, int64_t n, int64_t n_targets);
 dh_status dh_dataset_lengths(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
@@ -155,8 +159,8 @@ dh_status dh_dataset_chars(dh_ctx *ctx, const char *const *files, size_t n_files
 
 /* ---- token files -------------------------------------------------------------------- */
 
-/* Writes an llm.c file, atomically. A vocab_size up to 65,536 gives uint16 (version 1). A larger one
- * gives uint32 (magic 20240801, version 7).
+/* Writes an llm.c file, atomically. A vocab_size up to 65,536 gives uint16 (version 1). A larger
+ * one gives uint32 (magic 20240801, version 7).
  *
  * errors    DH_EINVAL an id outside [0, vocab_size), more than 2^31 - 1 tokens; DH_EIO */
 dh_status dh_tokens_write_llmc(dh_ctx *ctx, const char *path, const int32_t *ids, size_t n,
@@ -186,8 +190,9 @@ typedef DH_VEC(dh_token_run) dh_token_runs;
 /* Ascending numbers of tokens, from a file's first, behind which documents end. */
 typedef DH_VEC(int64_t) dh_token_ends;
 
-/* Readers of mapped token files; runs point into the bytes given. llm.c gives one run,
- * Megatron one for each stretch of sequences that lie one after another.
+/* Readers of mapped token files. Runs point into the bytes given. llm.c gives one run, Megatron one
+ * for each stretch of sequences that lie one after another.
+ *
  * out       ends: of the index' documents, empty where it marks none; NULL: not wanted */
 dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh_token_run *run);
 dh_status dh_tokens_parse_megatron(dh_ctx *ctx, const void *idx, size_t n_idx, const void *bin,

@@ -1,5 +1,5 @@
-/* "pre_tokenizer" of tokenizer.json. One row a type serves the kinds whose words a splitter finds. The
- * same sections are also read for byte-level BPE and for SentencePiece. */
+/* "pre_tokenizer" of tokenizer.json. One row a type serves the kinds whose words a splitter finds.
+ * The same sections are also read for byte-level BPE and for SentencePiece. */
 #include <string.h>
 
 #include "data/hf.h"

@@ -9,8 +9,8 @@
 
 typedef enum dh_rows { DH_ROWS_NONE, DH_ROWS_LINES, DH_ROWS_ARRAY } dh_rows;
 
-/* The form that the first bytes show, also after a byte order mark. '{' begins lines; '[' and '{' (or
- * nothing) begin an array. */
+/* The form that the first bytes show, also after a byte order mark. '{' begins lines; '[' and '{'
+ * (or nothing) begin an array. */
 dh_rows dh_rows_form(const dh_map *map);
 /* Whether the last byte that is no white space could end such rows. */
 bool dh_rows_closed(const dh_map *map, dh_rows form);

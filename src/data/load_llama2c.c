@@ -1,6 +1,6 @@
-/* llama2.c's tokenizer.bin: int32 longest piece, then per token float32 score, int32
- * length, bytes, until the end of the file. Tokens 0, 1, 2 are <unk>, <s>, </s>, and
- * 3..258 the bytes (karpathy/llama2.c, tokenizer.py and run.c). */
+/* llama2.c's tokenizer.bin: int32 longest piece, then per token float32 score, int32 length and
+ * bytes, until the end of the file. Tokens 0 to 2 are <unk>, <s> and </s>. Tokens 3 to 258 are the
+ * bytes (karpathy/llama2.c, tokenizer.py and run.c). */
 #include "base/needs.h"
 #include "data/tok.h"
 

@@ -21,9 +21,10 @@
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define JIT_STACK_BYTES ((size_t)8 << 20)
 
-/* Limits of a quick search, which finds nearly every match of patterns in use: bytes, places where a
- * match may begin (more when nothing is there), and ways tried from each. It cannot take many steps,
- * so it counts none. A match beyond its limits is searched again with every step counted. */
+/* Limits of a quick search: bytes, places where a match may begin, and ways tried from each. Places
+ * are more when nothing is there. The search finds nearly every match of patterns in use. It cannot
+ * take many steps, so it counts none. A match beyond its limits is searched again with every step
+ * counted. */
 enum { QUICK_BYTES = 1024, FEWEST_STARTS = 16, MOST_STARTS = 1024, QUICK_WAYS = 1024 };
 /* Quick looks from one whose time is taken to the next: more and more while they are quick, each
  * one as soon as they are slow. */

@@ -5,8 +5,8 @@
 #include "base/base.h"
 
 /* A permutation of [0, n): a Feistel network on the next even number of bits. It is applied again
- * while its result leaves the range. It covers at most 4 n values, so this takes fewer than 4 times on
- * average. Bijective for any round function. */
+ * while its result leaves the range. It covers at most 4 n values, so this takes fewer than 4 times
+ * on average. Bijective for any round function. */
 static inline uint64_t dh_permute(uint64_t key, uint64_t n, uint64_t x)
 {
     enum { ROUNDS = 6 };

@@ -116,9 +116,11 @@ dh_status dh_tokens_parse_llmc(dh_ctx *ctx, const void *data, size_t n_bytes, dh
 }
 
 /* ---- Megatron ---------------------------------------------------------------------------
- * X.idx: magic, u64 version, u8 type code, u64 sequences, u64 document marks, i32 length
- * of each sequence, i64 byte offset of each in X.bin, i64 first sequence of each document
- * (Megatron-LM, indexed_dataset.py). */
+ * X.idx (Megatron-LM, indexed_dataset.py) has a header and three arrays:
+ *   header         magic, u64 version, u8 type code, u64 sequences, u64 document marks
+ *   each sequence  i32 length
+ *   each sequence  i64 byte offset in X.bin
+ *   each document  i64 first sequence */
 
 static const char megatron_magic[9] = "MMIDIDX\0";
 enum { MEGATRON_HEAD_BYTES = 9 + 8 + 1 + 8 + 8 };

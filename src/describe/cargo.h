@@ -20,8 +20,8 @@ dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *mean
 /* NULL: out of memory */
 json_t *dh_cargo_means_json(const dh_cargo_means *means);
 
-/* Gradients and parameters on the first rank of every stage, as an array: in which slot they
- * travel, during which computation, what is exposed and why.
+/* Gradients and parameters on the first rank of every stage, as an array: the slot in which
+ * they travel, the computation during it, the exposed time and its cause.
  * errors    those of dh_cargo_read */
 dh_status dh_cargo_slots_json(dh_ctx *ctx, const dh_sim *sim, json_t **list);
 

@@ -25,7 +25,7 @@ typedef struct dh_checked {
     uint64_t slab_bytes;
     uint64_t copy_bytes; /* on the host, of checkpoints written beside training; 0: they are not */
     dh_mesh_footprint mesh; /* n_ranks 0: one rank */
-    dh_room room;           /* room of all ranks on this machine; n_ranks 0: not in memory of the host */
+    dh_room room;           /* all ranks on this machine; n_ranks 0: not in host memory */
 } dh_checked;
 
 const char *dh_checked_mode(dh_mode mode);

@@ -32,8 +32,9 @@ dh_status dh_layer_plan_open(dh_ctx *ctx, const dh_resolved *job, const char *po
 void dh_layer_plan_close(dh_layer_plan *l);
 /* A row for each policy, appended: name, a slot's time, exposed and hidden communication. */
 dh_status dh_layer_plan_compare(dh_ctx *ctx, dh_layer_plan *l, json_t *rows);
-/* The document. With a simulated step (sim, may be NULL) also the operators in the policy's order,
- * and the slots in which gradients and parameters travel.
+/* The document. With a simulated step (sim, may be NULL) it also has the operators in the policy's
+ * order, and the slots in which gradients and parameters travel.
+ *
  * out       *made: caller releases; set only on DH_OK */
 dh_status dh_layer_plan_json(dh_ctx *ctx, const dh_resolved *job, const dh_sim *sim,
                              dh_layer_plan *l, json_t **made);

@@ -1,6 +1,6 @@
-/* An operator has the name by which it is found in a graph of PyTorch: the path of the module, the
- * function called, and the number among several such calls. docs/reference/plan-export.md describes
- * the document; a change of it raises VERSION. */
+/* An operator has the name by which it is found in a graph of PyTorch. The name is the path of the
+ * module, the function called, and the number among several such calls.
+ * docs/reference/plan-export.md describes the document; a change of it raises VERSION. */
 #include "describe/order.h"
 
 #include <string.h>

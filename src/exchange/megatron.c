@@ -1,5 +1,5 @@
-/* Meanings that flags of Megatron-LM have together: model, mesh, schedule and memory; overlap, precision
- * and optimizer. NeMo's files come here too, with Megatron-LM's names. */
+/* Meanings that flags of Megatron-LM have together: model, mesh, schedule and memory; overlap,
+ * precision and optimizer. NeMo's files come here too, with Megatron-LM's names. */
 #include <stdio.h>
 #include <string.h>
 

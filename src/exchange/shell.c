@@ -1,5 +1,5 @@
-/* Shell scripts that start Megatron-LM. The part of the language that such scripts need is carried out
- * without running a program. The result is the flags of their main command. */
+/* Shell scripts that start Megatron-LM. The part of the language that such scripts need is carried
+ * out without running a program. The result is the flags of their main command. */
 #include <string.h>
 
 #include "config/flags.h"

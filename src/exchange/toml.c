@@ -1,6 +1,6 @@
 /* TOML, as configuration files of trainers have it: tables, dotted keys and inline tables; strings,
- * numbers, booleans and arrays. Dates and arrays of tables are refused. Values become texts: of an array
- * its elements with a blank between. */
+ * numbers, booleans and arrays. Dates and arrays of tables are refused. Values become texts: of an
+ * array its elements with a blank between. */
 #include <string.h>
 
 #include "exchange/source.h"

@@ -45,8 +45,9 @@ void tape_emit_comm(tape *t, dh_op_type type, dh_phase phase, int32_t group, uin
 dh_op tape_op(const tape *t, uint32_t id);
 /* grad is a gradient of the tensor, or one of several to be added. */
 void tape_contribute(tape *t, uint32_t tensor, uint32_t grad);
-/* Adds up all contributions to the gradient of an operator's output. They belong to the tensor
- * itself, to the whole that it is a part of, or to parts of it.
+/* Adds up all contributions to the gradient of an operator's output. They belong to the tensor, to
+ * the whole around it, or to parts of it.
+ *
  * errors    DH_EUNSUPPORTED the output was used in parts that overlap or leave something out */
 dh_status tape_collect(dh_ctx *ctx, tape *t, uint32_t tensor);
 

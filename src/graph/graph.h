@@ -350,7 +350,8 @@ dh_status dh_pass_context_parallel(dh_ctx *ctx, dh_graph *graph, int64_t cp, int
  * arXiv 2006.16668, 3.2). With a capacity, blocks of one size are exchanged. Without dropping, a
  * rank has room for `room` times the even share of rows. A step in which more arrive fails with
  * DH_EINVAL in moe_offsets. With stages a token's row crosses nodes once for all experts that it
- * chose there (dh_mesh_dispatch_stages); NULL: once for each of its experts.
+ * chose there (dh_mesh_dispatch_stages). NULL: once for each of its experts.
+ *
  * errors    DH_EINVAL experts do not divide, or room is below 1 */
 dh_status dh_pass_expert_parallel(dh_ctx *ctx, dh_graph *graph, dh_shard shard, double room,
                                   const dh_group_stages *stages);
@@ -673,8 +674,10 @@ typedef struct dh_opt_norm {
     bool before,
         behind; /* there are stages before, after this one in the chain; neither: no chain */
     /* fused (no chain; CoCoNet, arXiv 2105.05720, 6.1): each region steps by the norm of its own
-     * gradients as soon as they are complete. clips: gradients are clipped by the norm of all, so
-     * that the step may need an amendment, as with stages after this one. */
+     * gradients as soon as they are complete.
+     *
+     * clips: gradients are clipped by the norm of all. This may require an amendment, as with
+     * stages after this one. */
     bool fused, clips;
 } dh_opt_norm;
 

@@ -449,8 +449,8 @@ dh_attn_sizes dh_linear_sizes(const dh_graph *graph, const dh_tensor *packed)
 }
 
 /* Products of rows of D channels. A product with a state of D x D counts for each head of
- * queries (by_query_head times) and of keys (by_key_head times). A product with the tokens that a token
- * sees of its chunk counts for each head of queries (in_chunk times). */
+ * queries (by_query_head times) and of keys (by_key_head times). A product with the tokens that a
+ * token sees of its chunk counts for each head of queries (in_chunk times). */
 static double linear_products(const dh_graph *g, uint32_t packed, double by_query_head,
                               double by_key_head, double in_chunk)
 {

@@ -3,7 +3,8 @@
  * One loop makes the graph of every block (dh_graph_make). Passes that follow from the job's
  * settings, such as the mesh, are always applied. Others are applied where a strategy's list names
  * them. Other code asks the rows for the effects of a list of passes, never a pass by name. Effects
- * are for example: which ranks are alike, which operators to measure, which configurations are equal. */
+ * are for example: which ranks are alike, which operators to measure, which configurations are
+ * equal. */
 #ifndef DH_GRAPH_PASS_H
 #define DH_GRAPH_PASS_H
 
@@ -198,8 +199,8 @@ dh_status dh_pass_list_append(dh_ctx *ctx, const dh_pass_list *more, dh_pass_lis
 void dh_pass_list_print(const dh_pass_list *list, dh_str *out);
 void dh_pass_use_print(const dh_pass_use *use, dh_str *out);
 /* Whether a strategy may have these passes in this order.
- * errors    DH_EINVAL: a pass stands twice, follows from the job, or stands before one whose place
- *           is earlier; an argument is out of range */
+ * errors    DH_EINVAL a pass stands twice, follows from the job, or stands before a pass of an
+ *           earlier place; an argument is out of range */
 dh_status dh_pass_list_check(dh_ctx *ctx, const dh_pass_list *list);
 /* The canonical list among all that give the same operators in the job: passes that do not apply
  * are left out, and arguments are reduced. Equal lists have the same graphs and are measured

@@ -19,11 +19,11 @@
  * arrive as they would have without the detour: by source rank, by expert within each, and in the
  * order of tokens within these. Results come back to the rank between, which sums a token's rows by
  * the weights and sends one row back. The token's own rank adds those of all nodes.
- * The numbers of rows that cross nodes are data, also with a capacity. The token's rank decides which
- * choices are dropped. With a capacity, blocks inside a node are therefore of equal size.
+ * The numbers of rows that cross nodes are data, also with a capacity. The token's rank decides
+ * which choices are dropped. With a capacity, blocks inside a node are therefore of equal size.
  * Numbers. A sum over a token's experts is rounded to the type of rows on each node and then added
- * over nodes, forward and backward. Where a token's experts are on one node, no bit differs from the
- * exchange in one step.
+ * over nodes, forward and backward. Where a token's experts are on one node, no bit differs from
+ * the exchange in one step.
  *
  * Goes after tensor parallelism, whose ranks exchange alike: each the rows for its share of the
  * experts' columns. If these ranks have experts of their own, they take part in the exchange with
@@ -49,13 +49,13 @@ typedef struct pass {
     dh_group_stages stages; /* of a copy per node; n_nodes 0: rows go in one step */
     int64_t capacity;       /* rows of an expert for the rank's tokens; 0: dropless */
     struct {
-        int64_t own;              /* places of the rank's tokens by node */
-        int64_t share, room;      /* places that come if all ranks get as many; that may come */
-        uint32_t places;          /* places in that order */
-        uint32_t sent, arrived;   /* offsets of places by node: of the rank's, and of those here */
-        uint32_t slots;           /* slots of the choices of places here, by expert */
-        uint32_t weights;         /* weights of these choices */
-        int64_t room_between;     /* rows in that order */
+        int64_t own;            /* places of the rank's tokens by node */
+        int64_t share, room;    /* places that come if all ranks get as many; that may come */
+        uint32_t places;        /* places in that order */
+        uint32_t sent, arrived; /* offsets of places by node: of the rank's, and of those here */
+        uint32_t slots;         /* slots of the choices of places here, by expert */
+        uint32_t weights;       /* weights of these choices */
+        int64_t room_between;   /* rows in that order */
     } node;
 } pass;
 
@@ -95,7 +95,8 @@ static dh_status choose_room(dh_ctx *ctx, pass *p, int64_t experts_here, double 
 }
 
 /* Expected number of nodes with an expert of a token's choice, as in cluster_comm.c. There are
- * `places` equal parts of n. All k choices miss one of them in C(n - n / places, k) of C(n, k) cases. */
+ * `places` equal parts of n. All k choices miss one of them in C(n - n / places, k) of C(n, k)
+ * cases. */
 static double places_chosen(double places, double n, int64_t k)
 {
     double missed = 1;

@@ -1,9 +1,9 @@
 /* Collectives of tensor parallelism whose chunks are used as they come, or sent as they are made.
  *
  * All-gather, then GEMM: the gather stays one call, complete in parts. The GEMM
- * becomes several: one of the rank's own rows, which waits for nothing, and one for each part of the
- * other ranks' rows. These parts come from the next rank on, round the group. Other readers of the gathered
- * tensor wait for all of it.
+ * becomes several: one of the rank's own rows, which waits for nothing, and one for each part of
+ * the other ranks' rows. These parts come from the next rank on, round the group. Other readers of
+ * the gathered tensor wait for all of it.
  *
  * GEMM, then all-reduce (the tokens are not split): the GEMM stays one operator, complete in
  * parts, and each part's rows are summed while the next part is computed.

@@ -18,8 +18,8 @@
  * they are spread over the ranks (shard.whole_experts; pass_ep.c). A rank then routes the rows of
  * its own tokens. The sums of the load-balancing loss count over all tokens, so they are gathered.
  *
- * Ranks with columns of the experts may share out the rows' own columns (shard.shared_rows): each
- * has 1 / tp of every row on its way to the experts and back, and the ranks gather rows where they
+ * Ranks with columns of the experts may share out the rows' own columns (shard.shared_rows). Each
+ * has 1 / tp of every row on its way to the experts and back. The ranks gather rows where they
  * arrive. Tokens are then exchanged by columns before they are sorted by expert, in place of a
  * gather. Results are exchanged after they are back, in place of the scatter of a sum.
  *
@@ -407,7 +407,8 @@ static void push_split(pass *p, uint32_t x, const uint32_t *parts, int64_t n)
     }
 }
 
-/* Columns of rows, one rank's after another's: `times` the rows of x, each with 1 / tp of its columns.
+/* Columns of rows, one rank's after another's: `times` the rows of x, each with 1 / tp of its
+ * columns.
  * out       parts [tp]: their views by rank, which the caller frees; NULL: out of memory */
 static uint32_t add_by_columns(pass *p, uint32_t x, const char *suffix, int64_t times,
                                uint32_t **parts)

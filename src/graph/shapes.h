@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* Whether an operator can stand in a program of its own. Its row must be known, and the graph must have
- * all that the operator needs in addition to its operands. */
+/* Whether an operator can stand in a program of its own. Its row must be known, and the graph must
+ * have all that the operator needs in addition to its operands. */
 bool dh_op_stands_alone(dh_op_type type);
 
 /* Whether the operands of an operator fit each other, the graph's dims and its group of n_members

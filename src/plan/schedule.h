@@ -269,15 +269,17 @@ dh_status dh_schedule_draw(dh_ctx *ctx, const dh_schedule *schedule, dh_str *out
 
 /* ---- layers to virtual stages --------------------------------------------------------------- */
 
-/* Number of layers of every virtual stage.
- * spec      comma-separated, one entry a stage: a number of layers; -k: k layers fewer
- *           than an even share; "*" once: all stages not listed, even shares. "" is
- *           "*". Examples: "3,4,4,3"; "-1,*,-1" (first and last stage also hold
- *           embedding and head); "2,*".
- *           A remainder goes to the middle stages first and to the two ends last, so
- *           that folded placements stay balanced. With the folded placement, an even
- *           split over 2p stages gives rank g layers [g*L/2p, (g+1)*L/2p) and their
- *           mirror image.
+/* Number of layers of every virtual stage. The spec has one entry a stage, between commas:
+ *
+ *   k    k layers
+ *   -k   k layers fewer than an even share
+ *   *    once: all stages without an entry, in even shares; "" is "*"
+ *
+ * Examples are "3,4,4,3" and "2,*". "-1,*,-1" is for first and last stages that also hold embedding
+ * and head. A remainder goes to the middle stages first and to the two ends last, so that folded
+ * placements stay balanced. With the folded placement, an even split over 2p stages gives rank g
+ * layers [g*L/2p, (g+1)*L/2p) and their mirror image.
+ *
  * out       counts [n_stages], sum n_layers; only the first and the last may be 0, and
  *           only when the spec says so
  * errors    DH_EINVAL; DH_EFORMAT spec */

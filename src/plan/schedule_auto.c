@@ -17,14 +17,14 @@
 #include "schedule_build.h"
 
 /* TUNING: actions played in one search. 8 ranks and 64 micro-batches need 55 to 70 plays of 1536
- * actions: 1 ms in all. 256 ranks and 1024 micro-batches take 3 s. */
+ * actions. That takes 1 ms. 256 ranks and 1024 micro-batches take 3 s. */
 #define PLAY_BUDGET 4000000
 #define MAX_RANKS 256
 #define MAX_CELLS (1 << 18)
 
 /* TUNING: least gap for a W, in thousandths of W, on the published Zero Bubble times. With twice
- * 1F1B's memory 0 is best: the bubble is up to 0.4 % larger with 250, and 6 % with 1000. With 1F1B's memory all have
- * the same span, and 250 or 750 the shortest makespan. */
+ * 1F1B's memory 0 is best; 250 has up to 0.4 % more bubble. A gap of 1000 has 6 % more. With 1F1B's
+ * memory all have the same span, and 250 or 750 the shortest makespan. */
 static const int32_t gaps[] = {0, 250, 500, 750, 1000};
 
 typedef struct play {

@@ -240,8 +240,9 @@ static bool goes_through(const maker *m, int32_t slot, const dh_pipe_action *a)
     return false;
 }
 
-/* The next slot, if the first blocks of its stage may be gathered in this one. That is so by virtual
- * stage, if both slots have one strand and this one's strand comes to the end of its blocks. */
+/* The next slot, if the first blocks of its stage may be gathered in this one. That is so by
+ * virtual stage, if both slots have one strand and this one's strand comes to the end of its
+ * blocks. */
 static int32_t begun_in(const maker *m, int32_t rank, int32_t slot)
 {
     const dh_pipe_slot *slots = m->schedule->slots;
@@ -253,8 +254,8 @@ static int32_t begun_in(const maker *m, int32_t rank, int32_t slot)
     return begins ? next : -1;
 }
 
-/* Parameters that are not whole are gathered. By virtual stage, they stay whole until the consecutive
- * slots that use them are over. */
+/* Parameters that are not whole are gathered. By virtual stage, they stay whole until the
+ * consecutive slots that use them are over. */
 static bool add_gathers(maker *m, int32_t rank, int32_t slot, int32_t gathers[2])
 {
     const dh_schedule *s = m->schedule;

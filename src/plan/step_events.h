@@ -6,10 +6,10 @@
  * Order. A rank's streams run in order, and a transfer occupies the streams of both ends, so all
  * ranks must agree on one order of everything that communicates. It is that of the schedule's own
  * clock (dh_schedule_time_order). A slot counts at its start, a transfer at the end of the slot that
- * makes its data. Data that arrive at a time are there for slots that start then. Each rank does its events
- * of the list in this order, so the earliest event of all is always the next one at all its ranks.
- * Around slots and transfers stand the others: a gather before its slot, a release and reductions
- * after theirs, reductions that wait for a transfer after that. */
+ * makes its data. Data that arrive at a time are there for slots that start then. Each rank does
+ * its events of the list in this order, so the earliest event of all is always the next one at all
+ * its ranks. Around slots and transfers stand the others: a gather before its slot, a release and
+ * reductions after theirs, reductions that wait for a transfer after that. */
 #ifndef DH_PLAN_STEP_EVENTS_H
 #define DH_PLAN_STEP_EVENTS_H
 

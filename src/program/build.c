@@ -1,7 +1,7 @@
 /* Building the program of one rank. It finds the rank's blocks, then lowers the events of the step
- * (plan/step_events.h) one after another: slots to the operators of their blocks, transfers to those
- * of links, reductions, and the optimizer. The events and their order are decided
- * there; the operators of each event are decided here. */
+ * (plan/step_events.h) one after another. A slot becomes the operators of its blocks, a transfer
+ * those of its link. Reductions and the optimizer follow in their places. The events and their
+ * order are decided there. The operators of each event are decided here. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,26 +1,28 @@
 /* Verification of a mesh by classes of like ranks.
  *
- * What a program depends on. The builder looks only at a rank's pipeline stage and
+ * A program depends on few facts. The builder looks only at a rank's pipeline stage and
  * context-parallel index, at which groups are node-local, and at its tensor-parallel and
  * expert-parallel index. With the distributed optimizer it also looks at which copy of the experts
  * the rank has (one rank, without expert parallelism). The last three enter as follows:
  *   tp  The first index has the position embeddings and counts replicated vectors in the gradient
  *       norm. The last may have fewer rows of the vocabulary; if others have none at all, the last
- *       has none either, and its program cannot be built. The others differ only in which rows of
- *       the micro-batch's inputs, which ids and, with experts spread over tp, which experts they
- *       have.
+ *       has none either, and its program cannot be built. The others differ only in their rows of
+ *       the micro-batch's inputs, in their ids and, with experts spread over tp, in their experts.
  *   ep  The first index counts in the gradient norm the values that all have alike. The others
- *       differ only in which experts they have.
+ *       differ only in their experts.
  *   edp The first index of either kind counts vectors in the gradient norm. The others differ
- *       only in where in a piece of matrices their shard lies.
+ *       only in the place of their shard in a piece of matrices.
+ *
  * Where tensor-parallel ranks share heads of keys and values, the first of those with the same head
  * counts it in the gradient norm, and each tp index is a class of its own.
  * Where two copies of the model lie in opposite directions, members of a group are on two stages
  * that mirror each other. The stage says which of the two it is, and so where a shard lies.
- * A class is all ranks of one stage and cp index, of the first, a middle or the last tp index, and
- * of the first or a later ep and edp index. They run the same instructions with the same waits,
- * sizes, peers and offsets. Only those rows and shards lie at other places in their buffers. (A
- * backend's scratch follows from shapes alone, and these are equal.)
+ *
+ * A class is all ranks with the same stage and cp index, and with the same kind of the other
+ * indices. A tp index is the first, a middle one or the last. An ep or edp index is the first or a
+ * later one. The ranks of a class run the same instructions with the same waits, sizes, peers and
+ * offsets. Only those rows and shards lie at other places in their buffers. (A backend's scratch
+ * follows from shapes alone, and these are equal.)
  *
  * Why the replay of one rank a class is enough. Let the full replay step all ranks of a
  * class together. A computing instruction is ready on all of them or on none. A call is

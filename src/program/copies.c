@@ -1,5 +1,5 @@
-/* Two copies of the model: Wavelet (Wang et al. 2021), Chimera (Li and Hoefler 2021, 3.2) and
- * DualPipe (DeepSeek-V3, 3.2.1); arXiv 2107.06925 and 2412.19437.
+/* Two copies of the model: Wavelet (Wang et al. 2021), Chimera (Li and Hoefler 2021, arXiv
+ * 2107.06925, 3.2) and DualPipe (DeepSeek-V3, arXiv 2412.19437, 3.2.1).
  *
  * Both copies start equal and are stepped by the sum of their gradients, so they stay equal. If
  * they lie in opposite directions, stage g and its mirror image p-1-g hold the same layers, one

@@ -1,10 +1,13 @@
 /* Which earlier instructions an instruction waits for. See emit.h.
  *
  * Every instruction carries a vector clock: for each stream, the last moment (an instruction or a
- * part of its output) known to have passed when it starts. Streams are in order. To know of a part
- * is to know that all in front of its instruction is complete, and what that one knew at its start,
- * but not that it has ended. A dependence already implied by the clock needs no wait; the rest
- * become waits, the fewest the order allows. */
+ * part of its output) known to have passed when it starts. Streams are in order. A moment
+ * that is a part of an output implies three facts about its instruction:
+ *   - all instructions before it on its stream are complete;
+ *   - everything in its own clock, which held at its start, has passed;
+ *   - it may still be running.
+ * A dependence that the clock implies needs no wait. The others become waits, the fewest that the
+ * order allows. */
 #include "program/emitter.h"
 
 #include <stdlib.h>

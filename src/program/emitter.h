@@ -88,10 +88,11 @@ dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e);
 /* From here on what uses some rows of a parameter is recorded apart from what uses others. */
 dh_status dh_emit_cut_param(dh_ctx *ctx, dh_emitter *e, uint32_t param, const dh_operand *rows);
 bool dh_emit_written_before(dh_emitter *e, const dh_operand *operand);
-/* Finds the waits of the program's next instruction, whose operator and stream are set, and records
- * its accesses.
- * in        scopes: for each operand, inputs then outputs, bytes that order its accesses: its own,
- *           or more */
+/* Finds the waits of the program's next instruction, and records its accesses. Its operator and
+ * stream are set.
+ *
+ * in        scopes: for each operand, inputs then outputs, the bytes that order its accesses: at
+ *           least its own */
 dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
                         const dh_operand *scopes, dh_instr *instr);
 

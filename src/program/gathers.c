@@ -3,9 +3,9 @@
  * A block's matrices are made whole in a transient buffer before its forward, released after it,
  * and again for its backward. The order is that of PyTorch's fully_shard with explicit prefetch:
  * before a block computes, the gathers of the next `prefetch` blocks are issued. A gather starts
- * when the block prefetch + 1 before it has released its own, counted over slots. So no more than
- * prefetch + 1 blocks are whole at once (per strand, in a slot with two), and a slot's first
- * gathers run during the end of the slot before.
+ * when the block prefetch + 1 before it has released its own, counted over slots. At most
+ * prefetch + 1 blocks are therefore whole at once (per strand, in a slot with two). The first
+ * gathers of a slot run during the end of the slot before.
  *
  * Gathers and releases are placed while a slot is emitted, around the readers of the parameters, in
  * whatever order these come. A strategy orders the operators of its strands, the same on all ranks

@@ -112,10 +112,10 @@ dh_status dh_emit_persistent(dh_ctx *ctx, dh_emitter *e, dh_buffer_kind kind, ui
 
 /* Order of a block's parameters, as the enum lists them. Matrices and split vectors come first.
  * Then come vectors that all ranks of a tensor-parallel group have, whose gradients one collective
- * sums. First among them are those of which each rank has its heads' part even if it has all
- * tokens. A router's weight is with them: small and float32 like them, but it decays. Its bias is
- * last if it follows the load of its experts. Adapters have a flat of their own and decay; those
- * that all ranks have lie where such vectors do. */
+ * sums. First among them are vectors with a part for each rank's heads, even if the rank has all
+ * tokens. A router's weight is next: small and float32 like these vectors, but it decays. A
+ * router's bias is last if it follows the load of its experts. Adapters have a flat of their own
+ * and decay. Adapters of all ranks lie where vectors of all ranks do. */
 enum {
     MATRICES,
     SPLIT_VECTORS,

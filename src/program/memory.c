@@ -1,9 +1,9 @@
 /* Memory plan: offsets of the transient buffers of a program.
  *
- * A buffer's storage may be given to another once every access to the first is known to be complete
- * where the second is first written. "Known" is the vector clock of instructions and waits, so
- * reuse across streams never needs an additional wait. An operator that can work in place hands its
- * input's storage to its output when the input dies there.
+ * A buffer's storage may be given to a second buffer if every access to the first is known to be
+ * complete where the second is first written. The vector clock of instructions and waits knows
+ * this, so reuse across streams never needs an additional wait. An operator that can work in place
+ * hands its input's storage to its output when the input dies there.
  *
  * Placement: largest first, each at the lowest offset free of conflicts (places.c).
  * The lower bound, the most bytes alive at once in issue order, is reported beside

@@ -180,8 +180,9 @@ typedef struct dh_program {
     dh_arena *arena; /* owns names; arrays below are freed with the program */
     dh_mode mode;
     dh_step_part part;
-    bool adds;    /* DH_PART_GRADS: adds to the gradients and losses of the program before it */
-    bool goes_on; /* DH_PART_GRADS: another program adds to the gradients, so no rank sums them */
+    /* DH_PART_GRADS: several programs of a rank, one after another, may compute one step. */
+    bool adds;    /* adds to the gradients and losses that the program before it left */
+    bool goes_on; /* the next program adds to its gradients, so it sums none over ranks */
     bool beside;  /* it may run during another program of its rank (dh_programs_beside), on streams
                    * and groups of its own */
     dh_dtype dtype;
@@ -209,8 +210,8 @@ typedef struct dh_program {
     DH_VEC(dh_probe) probes;
     uint64_t persistent_bytes; /* part of slab_bytes, at the start */
     uint64_t slab_bytes;       /* planned peak; no byte beyond is used */
-    uint64_t live_bytes;       /* most bytes alive at once: lower bound of slab_bytes */
-    dh_operand result;         /* decode: logits f32 [1,V]; else buffer DH_NONE */
+    uint64_t live_bytes;       /* most bytes alive at once, which is at most slab_bytes */
+    dh_operand result;         /* decode: logits f32 [1,V]; other modes: buffer DH_NONE */
 } dh_program;
 
 void dh_program_destroy(dh_program *program);

@@ -57,9 +57,9 @@ dh_graph_spec dh_program_graph_spec(const dh_program_spec *spec);
  * out       why: what each choice takes; NULL: nothing was left open. In the arena
  * errors    those of graphs and orders; DH_ENOMEM */
 dh_status dh_recipe_settle(dh_ctx *ctx, dh_arena *arena, dh_recipe *recipe, const char **why);
-/* Whether rows travel to experts in one step or once to each node, and whole or shared out over
- * tensor-parallel ranks: the recipe's moe_dispatch and expert_rows are then no longer auto. For auto,
- * the way with the shortest layer by the recipe's costs.
+/* Settles the recipe's moe_dispatch and expert_rows, which are then no longer auto. Rows travel to
+ * experts in one step, or once to each node. They travel whole, or shared out over tensor-parallel
+ * ranks. For auto it is the way with the shortest layer by the recipe's costs.
  * out       why: of auto, what each takes, or why there is one; NULL: both were said. In the arena
  * errors    DH_EUNSUPPORTED a way that the mesh does not have; those of graphs and orders;
  *           DH_ENOMEM */

@@ -7,12 +7,11 @@
  * fixed order, so buckets change no bit of them.
  *
  * Gradients of several micro-batches are added up whole and reduced once. Or, from ZeRO-2 on, each
- * is reduced by itself, and the shards are added up. (PyTorch's fully_shard chooses by
- * set_requires_gradient_sync: false until the last one, or always true.) There are then whole
- * gradients of two buckets, one being made and one being reduced. When the next bucket's gradients
- * are there, or the next backward begins, the shards of the bucket before are added and its whole
- * gradients go.
- * Vectors, which every rank has whole, are reduced once.
+ * is reduced by itself, and the shards are added up. PyTorch's fully_shard has a
+ * setting for this, set_requires_gradient_sync: false until the last one, or always true. There are
+ * then whole gradients of two buckets, one being made and one being reduced. When the next bucket's
+ * gradients are there, or the next backward begins, the shards of the bucket before are added and
+ * its whole gradients go. Vectors, which every rank has whole, are reduced once.
  *
  * Sums over data-parallel ranks have their values rounded to recipe.grad_dtype on the way. All that
  * is summed on a rank stays float32, and so do the sums over other groups. */

@@ -20,8 +20,9 @@ void dh_reshard_load_add(dh_reshard_load *load, uint32_t from, uint32_t to, int6
 /* Until the fuller of the two wires between these ranks is done. */
 double dh_reshard_load_between(const dh_reshard_load *load, uint32_t from, uint32_t to);
 double dh_reshard_load_busiest(const dh_reshard_load *load);
-/* A bound that no choice of owners beats. A rank must take its slices over all its wires; one
- * node's, or one rank's, owners must send those that only they have over all of theirs. */
+/* A bound, in ns, that no choice of owners beats. A rank must receive its slices over all its
+ * wires. Slices whose owners all lie on one node, or are one rank, must be sent over all wires of
+ * that node or rank. */
 double dh_reshard_bound(const dh_reshard_load *load);
 
 /* Changes the plan at hand to the best there is. *ended: it is proved to be that. */

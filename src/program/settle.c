@@ -1,9 +1,9 @@
 /* Arguments of passes that costs choose ("auto"): how many parts, of what.
  *
- * A choice is judged by one layer's forward and backward in the strategy's own order, run against
- * the clock that orders are judged by (dh_slot_time): the time that one more layer adds to a step.
- * If cutting loses, as with messages too small for their latency, the choice cuts least. Ranks have
- * the same costs and look at the same graph, the first rank's. So they agree. */
+ * A choice is judged by the time that one more layer adds to a step. This is the layer's forward
+ * and backward in the strategy's own order, timed as orders are (dh_slot_time). If cutting loses,
+ * as with messages too small for their latency, the choice cuts least. Ranks have the same costs
+ * and look at the same graph, the first rank's. So they agree. */
 #include <stdlib.h>
 
 #include "program/program_spec.h"

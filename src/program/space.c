@@ -1,8 +1,8 @@
 /* A segment tree over time whose nodes hold sets of bytes.
  *
- * A use of bytes over [t0, t1) is noted at every node on the descent to its canonical nodes, as
- * touching it, and at the canonical nodes also as covering them. The bytes in use somewhere in a
- * queried interval are then those that touch its canonical nodes or cover nodes above these. Sets
+ * A use of bytes over [t0, t1) touches every node on the descent to its canonical nodes. It also
+ * covers the canonical nodes. Both are noted at the node. The bytes in use somewhere in a queried
+ * interval are those that touch its canonical nodes, and those that cover nodes above these. Sets
  * are unions of runs, so many buffers that lie side by side cost no more than one. */
 #include "program/space.h"
 

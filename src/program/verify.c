@@ -1,8 +1,8 @@
 /* Program verifier: idea 4 of the design, "verified before it runs".
  *
  * Knows nothing of how the program was made. It replays instructions stream by stream. For every
- * byte range of the slab it keeps which buffer's data it holds, who wrote it, and who read it last
- * on each stream. It orders accesses with vector clocks. Offsets are compressed to the distinct
+ * byte range of the slab it keeps the buffer of its data, the last writer, and the last reader on
+ * each stream. It orders accesses with vector clocks. Offsets are compressed to the distinct
  * boundaries of all operands, so a range is a run of segments. */
 #include <stdlib.h>
 #include <string.h>

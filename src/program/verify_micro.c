@@ -1,9 +1,9 @@
 /* Gradients of micro-batches that are reduced each by itself (dh_flat.reduces_each) all count, once.
  *
  * A micro-batch that all ranks leave out alike, or add twice, races with nobody: only the sum would
- * differ. So every piece of whole gradients that a micro-batch makes is summed over the ranks with
- * the same parameters, and that sum goes once to its shards. These are the shards that the
- * optimizer reads, which one micro-batch alone may begin, or others that are added to them once. */
+ * differ. So every piece of whole gradients of a micro-batch must be summed over the ranks with the
+ * same parameters. The sum must go once to its shards: to those that the optimizer reads, or to
+ * others that are added to them once. Only one micro-batch may begin the optimizer's shards. */
 #include <stdlib.h>
 
 #include "program/ranks.h"

@@ -19,9 +19,12 @@
 #include "base/stop.h"
 #include "program/replay.h"
 
-/* Elements of either operand: none, the number that members agree on, as many for every member,
- * room for a number that only running tells (the same for all), or the lengths of the rank's
- * messages. */
+/* Elements of either operand:
+ *   NONE      none
+ *   ONE       the number that members agree on
+ *   ALL       this number for every member
+ *   ROOM      room for a number that is known only when it runs; the same for all
+ *   LENGTHS   the lengths of the rank's messages */
 typedef enum extent { NONE, ONE, ALL, ROOM, LENGTHS } extent;
 typedef struct call_row {
     extent in, out;

@@ -1,12 +1,12 @@
-/* No step of an optimizer is left that goes by less than the norm of all gradients.
+/* Every final step of an optimizer uses the norm of all gradients.
  *
  * A stage of a pipeline may step by the sum so far (optimizer.c). That races with nobody and meets
  * all its partners in any case. Only the numbers would differ, if a later stage's gradients make
  * the norm clip or are not finite. So every AdamW that keeps what it overwrites must be followed by
  * an amendment of the same bytes, from the kept values. A final step is an amendment, or an AdamW
- * that keeps nothing. It must go by a norm of a sum over stages: from one collective, from the
- * later stages' answer or, at the end of the chain, from the sum of the earlier ones. verify.c
- * shows that this sum arrives in time.
+ * that keeps nothing. It must use the norm of a sum over all stages. This sum comes from one
+ * collective, or from the later stages' answer. At the end of the chain it is the sum of the
+ * earlier stages. verify.c shows that it arrives in time.
  *
  * Where nothing is clipped (dh_program.steps_by_own) a final step may go by the norm of the very
  * gradient that it reads instead. */

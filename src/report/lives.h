@@ -8,7 +8,7 @@
 /* The buffer whose storage a buffer has. */
 uint32_t dh_lives_storage(const dh_program *program, uint32_t buffer);
 /* Times from the start of the first instruction that touches a storage to the end of the last.
- * out       lives [buffers]; of a buffer that nothing touches the start lies behind the end */
+ * out       lives [buffers]; the start of a buffer that nothing touches is after its end */
 void dh_lives_find(const dh_program *program, const dh_span *spans, dh_span *lives);
 /* Of transient buffers that have a life; `of` (NULL: all) says which count.
  * out       changes [2 * buffers]

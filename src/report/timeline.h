@@ -3,7 +3,7 @@
  * step as a file for chrome://tracing or Perfetto.
  *
  * Hidden time has one definition: communication's own time minus the time by which the step got
- * longer because of it. "Own" or "alone" is the time that an instruction takes with nothing
+ * longer because of it. The own time of an instruction, or its time alone, is that with nothing
  * beside it. The step gets longer in two ways. The compute stream stands still while a transfer
  * runs, or a computation beside a transfer takes longer than alone. */
 #ifndef DH_REPORT_TIMELINE_H
@@ -46,7 +46,8 @@ const char *dh_waiting_name(dh_waiting what);
  *   exposed = sum of exposed_by
  *   hidden + exposed = alone
  *   span = (busy[compute] - exposed_by[slowdown]) + exposed + idle
- *   idle = sum of waits + what launching took, and cores that were not given
+ *   idle = sum of waits + time of launches, and of cores that were not given
+ *
  * Hidden time is negative where communication costs the step more than its own time. If two
  * communications run at once, the cause that comes first counts. */
 typedef struct dh_timeline {
@@ -134,8 +135,8 @@ dh_status dh_memory_over_time(dh_ctx *ctx, const dh_program *program, const dh_s
  * into one trace (dh_trace_join).
  *
  * The file also has keys that PyTorch's profile-guided estimator, Holistic Trace Analysis and
- * `dhelix profile --from-trace` read, as Kineto writes them. Such keys are "stream" and "External
- * id"; for collectives "Collective name", "Process Group Name", "Group size", "In msg nelems" and
+ * `dhelix profile --from-trace` read, as Kineto writes them. All have "stream" and "External
+ * id". Collectives have "Collective name", "Process Group Name", "Group size", "In msg nelems" and
  * more. Groups are in "distributedInfo". Operators of the host ("cpu_op") have "Input Dims".
  * errors    DH_EIO, DH_ENOMEM; path then is as it was */
 dh_status dh_trace_write(dh_ctx *ctx, const char *path, const dh_program *program,

@@ -125,9 +125,9 @@ typedef struct digit_range {
     uint32_t first, end, step;
 } digit_range;
 
-/* Of a stage. An axis that nodes cut is one class, or each coordinate is one (simulate.c); where
- * there are local groups alone, some may stand for others: those of other nodes do as they do, and
- * all meet. */
+/* The range for a group of a stage's ranks. An axis that nodes cut is one class, or each coordinate
+ * is a class (simulate.c). With local groups alone, some coordinates may stand for others.
+ * Coordinates of other nodes then behave alike, and all of them meet. */
 static digit_range digits_of_stage(const dh_sim_nodes *nodes, dh_group_kind group, int axis,
                                    uint32_t digit)
 {

@@ -1,8 +1,8 @@
 /* Execution of all nodes' programs in simulated time.
  *
- * All that happens at one time is taken together: what ends then ends, streams go on as far as
- * they can, communications meet, and only when nothing more happens at that time are
- * speeds set anew. The order of events of one time therefore does not matter. */
+ * All events of one time are taken together. Instructions end, streams go on as far as they can,
+ * and communications meet. Speeds are set anew only when nothing more happens at that time. The
+ * order of events of one time therefore does not matter. */
 #include "sim/machine.h"
 
 #include <math.h>

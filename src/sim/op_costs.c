@@ -1,8 +1,7 @@
 /* Costs of a program's operators, asked for once each.
  *
- * All instructions of a graph share its operators' times, and pairs recur with every layer
- * and micro-batch, so whoever answers is asked a few thousand times for a program of any
- * length. */
+ * All instructions of a graph share its operators' times, and pairs recur with every layer and
+ * micro-batch. The costs are therefore asked a few thousand times for a program of any length. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
  *   host           Where the host takes time for a kernel (host_ns), an instruction also waits until
  *                  the host has issued all before it, and the host for what it is to wait for.
  *   communication  It waits until all its partners have arrived, and slows nothing down meanwhile.
- *                  It then takes its solo time, the longest of its members' where these differ.
+ *                  It then takes the longest solo time of its members.
  *   speed          While instructions run on several streams of a rank, each progresses at the
  *                  product of its pairwise rates with the others. A communication has the lowest
  *                  such speed of its members. Speeds change when an instruction begins or ends;
@@ -36,6 +36,7 @@ typedef struct dh_sim_slow {
 
 /* Ranks for which one is simulated. Ranks of a pipeline stage do everything at the same times,
  * except in these cases:
+ *
  *   - nodes hold different groups: then every rank is simulated;
  *   - a rank is slow: on every axis the coordinates of slow ranks stay apart;
  *   - context-parallel ranks' attention has different costs;

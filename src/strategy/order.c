@@ -76,8 +76,9 @@ static unsigned engines_of(const dh_slot *slot)
     return engines;
 }
 
-/* An operator that may not run beside one of the other strand waits for it, and the other way round: a
- * barrier stands between them. The slot before may still run operators like the slot's own. */
+/* An operator that may not run beside one of the other strand waits for it, and the other way
+ * round: a barrier stands between them. The slot before may still run operators like the slot's
+ * own. */
 static void keep_apart(const dh_slot *slot, const dh_pair_options *may, dh_slot_pick *order)
 {
     if (may->overlap_local && may->overlap_cross && may->overlap_comm_comm) return;

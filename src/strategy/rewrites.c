@@ -26,9 +26,13 @@ static const dh_pass_list moves[] = {DH_NO_PASSES, DH_PASSES(1, SPLIT),
                                      DH_PASSES(2, SPLIT, REORDER(false, false))};
 /* TUNING: chunks of a sum's rows; of two half the time of what works by rows stays, of four a
  * quarter, and each more is as many launches more. */
-/* fuse(4, gather) is not tried: its gathers are n - 1 messages a chunk. Simulated steps were longer
- * than with fuse(4): Llama 3 8B, tp 8, on H100 708 ms to 676, on A100 1.57 s to 1.52. GPT-2 on two
- * ranks of a CPU took 58.1 ms to 57.3. */
+/* fuse(4, gather) is not tried: its gathers are n - 1 messages a chunk. Simulated steps, and
+ * those of GPT-2 on two ranks of a CPU, were longer than with fuse(4):
+ *
+ *                              fuse(4, gather)   fuse(4)
+ *   Llama 3 8B, tp 8, H100     708 ms            676 ms
+ *   Llama 3 8B, tp 8, A100     1.57 s            1.52 s
+ *   GPT-2, two ranks of a CPU  58.1 ms           57.3 ms */
 static const dh_pass_list fusions[] = {DH_NO_PASSES, DH_PASSES(1, FUSE(4, false))};
 /* TUNING: `dhelix profile` measures each with everything that may come before it. One part hides
  * next to nothing. Eight leave a GEMM too few rows, except on the longest micro-batches. */

@@ -127,8 +127,8 @@ slot_tried *slot_trial_of(slot_trials *trials, const dh_slot *slot, const dh_slo
  * errors    those of dh_slot_time */
 dh_status slot_time_trial(dh_ctx *ctx, const dh_slot *slot, slot_tried *trial);
 
-/* Repairs an order and keeps the better of two: by excess over the limit of memory, then by period,
- * then by makespan; of equals the earlier one.
+/* Repairs an order and keeps the better of two. The first difference in this list decides: excess
+ * over the limit of memory, period, makespan. Of equal orders the earlier one stays.
  * errors    those of dh_slot_time */
 typedef struct slot_best {
     dh_slot_pick *order;             /* [nodes] */

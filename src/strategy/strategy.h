@@ -131,8 +131,8 @@ typedef struct dh_slot_item {
     uint32_t op;           /* of the graph */
     uint32_t block;        /* place of its block in the strand, from 0 */
     const uint32_t
-        *after; /* [n_after] earlier items of the strand that it follows, in addition to those that
-                 * the tensors show: reductions share no graph with their gradients */
+        *after; /* [n_after] earlier items of the strand that it follows, in addition to those by
+                 * tensors: reductions share no graph with their gradients */
     uint32_t n_after;
     uint32_t after_f;    /* dh_slot_op */
     uint64_t work_bytes; /* dh_slot_op */
@@ -249,9 +249,9 @@ dh_status dh_strategy_find(dh_ctx *ctx, const char *name, const dh_strategy **st
 dh_status dh_schedule_named(dh_ctx *ctx, const char *name, const dh_schedule_row **row);
 /* The strategy that the job's setting names, in one of three forms:
  *
- *   a row's name             "dhelix"
- *   passes added to a row    "ring-gemm(both)+dhelix"
- *   a mapping                "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}"
+ *   a row's name           "dhelix"
+ *   passes added to a row  "ring-gemm(both)+dhelix"
+ *   a mapping              "{passes: [ring-gemm], schedule: dhelix-w, order: auto, barriers: full}"
  *
  * A key left out of the mapping is as in the first row. With a schedule that makes pairs, an absent
  * order is auto.

@@ -1,11 +1,11 @@
 /* strategy: auto. Whole steps are simulated, on what is known of the machine or of the cluster, and
- * the shortest is taken. In turn:
- *   1. every row of the table of strategies, each with the schedule that it needs
- *   2. two strands, ordered by costs, on each schedule that pairs a forward with a backward
- *   3. the best of two strands with the passes of each row of one strand; the best of one strand in
- *      the order of each other row of one strand
- *   4. the best with layers by costs (split.c), where the job leaves them even
- * What the job fixes stays: a schedule that makes pairs, a split of the layers. Schedules with two
+ * the shortest is taken. These are tried in turn:
+ *   1. Every row of the table of strategies, each with the schedule that it needs.
+ *   2. Two strands, ordered by costs, on each schedule that pairs a forward with a backward.
+ *   3. The best of two strands, with the passes of each row of one strand.
+ *      The best of one strand, in the order of each other row of one strand.
+ *   4. The best with layers by costs (split.c), where the job leaves them even.
+ * A schedule that makes pairs, or a split of layers, stays if the job fixes it. Schedules with two
  * copies of the model are left to the job, since they take twice the memory of its weights. */
 #include <string.h>
 

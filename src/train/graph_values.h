@@ -9,8 +9,8 @@
 dh_status dh_graph_given_read(dh_ctx *ctx, const dh_graph_run *run, size_t io, int64_t rank,
                               void *part);
 
-/* Whether passes may rewrite a program with these inputs: no input that a pass takes for equal
- * on all ranks is given by rank. given NULL: not known, so they may. */
+/* Whether passes may rewrite a program with these inputs. They may not if an input that a pass
+ * takes for equal on all ranks is given by rank. NULL for given: not known, so they may. */
 bool dh_graph_given_fits(const dh_graph_run *run, const dh_safetensors *given,
                          const dh_pass_list *passes);
 

@@ -1,7 +1,7 @@
-/* The weights that a run begins with: new ones, those of train.init_from or lora.init_from, and
- * those that stay as they are beside adapters. Ranks that are processes read the files by
- * themselves, each on its machine. They first compare the files' contents: with another file under
- * the same path a rank would train another model than the others. */
+/* The weights that a run begins with. They are new, or come from train.init_from or lora.init_from.
+ * A run with adapters also has weights that stay as they are. Ranks that are processes read the
+ * files by themselves, each on its machine. They first compare the files' contents: with another
+ * file under the same path a rank would train another model than the others. */
 #include <stdio.h>
 
 #include "train/run.h"

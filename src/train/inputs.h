@@ -5,8 +5,9 @@
 #include "dhelix/job.h"
 
 /* Whether writing `out`, a file or folder, changes what is read as `in`. Files are compared by device
- * and inode, not by name: links do not hide them. The files of a run folder belong together: whoever
- * reads the folder reads them, and whoever writes it writes them.
+ * and inode, not by name, so links do not hide them. The files of a run folder belong together:
+ * reading or writing the folder reads or writes all of them.
+ *
  * whole     all that lies in folder `out` is replaced, not only the files of a run */
 bool dh_output_spoils(const char *out, const char *in, bool whole);
 /* Refuses it. Either may be NULL: there is none.

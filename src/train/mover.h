@@ -16,8 +16,8 @@ enum { DH_MOVER_MOST = 2 }; /* programs at once */
 
 typedef struct dh_mover_spec {
     const dh_device *device;
-    /* The rank among those that share its cores; the thread will be on one of them. n_local_ranks
-     * 0: it is left where it begins. */
+    /* Index of the rank among the ranks that share its cores, and their number. The thread will be
+     * on one of these cores. n_local_ranks 0: the thread is left where it begins. */
     int local_rank, n_local_ranks;
     int log_rank; /* rank in its messages; -1: none */
 } dh_mover_spec;

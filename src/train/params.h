@@ -19,8 +19,9 @@ dh_status dh_hf_tensors(dh_ctx *ctx, const dh_program *program, dh_hf_tensor **l
 dh_status dh_session_read_hf(dh_ctx *ctx, const dh_session *session, const dh_hf_tensor *tensor,
                              dh_buffer_kind kind, float *data);
 
-/* Cuts elements [first, first + n) of a parameter down to those that lie in piece k of its flat and
- * that this rank has of a kind, all or a shard.
+/* Cuts elements [first, first + n) of a parameter down to those in piece k of its flat that this
+ * rank has of a kind, all or a shard.
+ *
  * out       first, n: the elements, n 0: none; at: place of the first in the slab */
 void dh_param_part(const dh_program *program, uint32_t param, dh_buffer_kind kind, int64_t k,
                    int64_t *first, int64_t *n, uint64_t *at);

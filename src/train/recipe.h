@@ -42,9 +42,11 @@ bool dh_job_schedule_file(const dh_job *job);
 dh_status dh_job_schedule_row(dh_ctx *ctx, const dh_job *job, int64_t n_micro,
                               const dh_schedule_row **row, dh_schedule_spec *spec);
 /* The pipeline schedule of n_micro micro-batches: a CSV file, a row of the table, or that of the
- * strategy. *schedule NULL: 1F1B of one stage. Caller frees.
- * in        recipe: its costs place a row that is placed by times; NULL: F, I and W take the same
- *           time, and all of an activation is held until its W */
+ * strategy.
+ *
+ * in        recipe: its costs place a row that is placed by times. NULL: F, I and W take the same
+ *           time, and all of an activation is held until its W
+ * out       *schedule: caller frees; NULL: 1F1B of one stage */
 dh_status dh_job_schedule(dh_ctx *ctx, const dh_job *job, const dh_strategy *strategy,
                           const dh_recipe *recipe, int64_t n_micro, dh_schedule **schedule);
 
@@ -75,7 +77,7 @@ dh_status dh_resolved_order_memory(dh_ctx *ctx, dh_resolved *resolved);
 
 /* ---- link_sms.c: parallel.gpu_comm_sms, gpu_comm_search ---------------------------------------- */
 /* Of a job with its schedule: its costs become those with the processors that its communicators
- * hold. Whatever reads the recipe then goes by them: plans, simulations, searches and runs.
+ * hold. All later users of the recipe have these costs: plans, simulations, searches and runs.
  * errors    those of dh_resolved_link_sms */
 dh_status dh_resolved_hold(dh_ctx *ctx, dh_resolved *resolved);
 

@@ -64,12 +64,13 @@ typedef struct dh_resolve_options {
     bool quiet;                    /* comparisons of strategy=auto are not logged */
 } dh_resolve_options;
 
-/* Resolves a job:
+/* Resolves a job. Strategy `auto` becomes the one with the shortest simulated step. Resolved are:
  *   - the vocabulary, by the tokenizer;
  *   - ranks on nodes;
- *   - the strategy (`auto`: that with the shortest simulated step), and its ordering with a cache;
+ *   - the strategy, and its ordering with a cache;
  *   - costs for ordering;
  *   - the schedule.
+ *
  * Data is read only where the vocabulary is open.
  * out       caller frees with dh_resolved_destroy
  * errors    those of every setting that cannot be used */

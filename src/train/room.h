@@ -28,9 +28,10 @@ dh_room dh_room_of(const dh_job *job, const dh_mesh_footprint *programs);
 /* Of one rank by its slab. */
 dh_room dh_room_of_rank(const dh_session_spec *spec, uint64_t slab_bytes);
 
-/* Bytes that a rank's slab may take for plans to count on: this machine's memory without
- * DH_MEMORY_RESERVE of it and without what a run has outside of slabs, divided by its ranks. It does
- * not depend on what is free at the moment: the same job gets the same plan. 0: not known. */
+/* Bytes of a rank's slab that plans may count on. This is the machine's memory without
+ * DH_MEMORY_RESERVE of it and without a run's memory outside of slabs, divided by its ranks. It
+ * does not depend on the memory that is free at the moment, so the same job gets the same plan. 0:
+ * not known. */
 double dh_room_planned(const dh_job *job, int64_t n_local);
 
 bool dh_room_is_there(const dh_room *room);

@@ -26,8 +26,8 @@ typedef struct dh_session_spec {
     const dh_recipe *groups;
     size_t n_groups;
     bool overlaps; /* parameters and gradients move while groups are computed */
-    /* The rank among those that share its cores, for threads that the session starts. n_local_ranks
-     * 0: the threads run where they begin. */
+    /* Index of the rank among the ranks that share its cores, and their number, for threads of the
+     * session. n_local_ranks 0: the threads run where they begin. */
     int local_rank, n_local_ranks;
     dh_turns *turns; /* of ranks that build programs at once; NULL: this one does not wait */
 } dh_session_spec;

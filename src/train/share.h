@@ -19,8 +19,9 @@ typedef DH_VEC(dh_share_run) dh_share;
  * in        has: by rank, which ones there are to share with, itself among them; NULL: all
  * errors    DH_ENOMEM */
 dh_status dh_share_find(dh_ctx *ctx, const dh_program *program, const bool *has, dh_share *share);
-/* Whether the shares of the ranks in `has` together hold all state of the program's rank, which may
- * be in `has` or not.
+/* Whether the shares of the ranks in `has` together hold all state of the program's rank. This rank
+ * need not be in `has`.
+ *
  * errors    DH_EMISSING: the missing part, for a message: "rank 3 alone had ..." */
 dh_status dh_share_check(dh_ctx *ctx, const dh_program *program, const bool *has);
 uint64_t dh_share_bytes(const dh_share *share);

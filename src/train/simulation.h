@@ -56,8 +56,8 @@ dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *s
                                  dh_system_memory **memory);
 
 /* Writes the files that a run would leave in its folder: job.yaml, the profile of the costs,
- * summary.json with mean times over all ranks, and a trace-rankN.json for each rank that was
- * simulated.
+ * summary.json with mean times over all ranks, and a trace-rankN.json for each simulated rank.
+ *
  * errors    DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
                                    const char *dir);

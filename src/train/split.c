@@ -1,9 +1,9 @@
 /* Layers of each virtual stage: parallel.layer_split, left to costs.
  *
  * The first and the last stage also hold the embedding and the head, and a folded placement puts
- * both on one rank. Whole steps are simulated: the even split, one that evens out the ranks' times,
- * and then moves of one layer, or of one from each stage of a rank, away from the rank that has most
- * to do. The search ends when no move shortens the step. */
+ * both on one rank. Whole steps are simulated. First come the even split and one that evens out the
+ * ranks' times. Then one layer, or one from each stage of a rank, moves away from the rank that has
+ * most to do. The search ends when no move shortens the step. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

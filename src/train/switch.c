@@ -81,8 +81,9 @@ static dh_status build_passes(dh_ctx *ctx, const dh_session_spec *spec, const pl
     return DH_OK;
 }
 
-/* TUNING: not measured. Bytes of a move that a rank sends or takes at once, if messages lie beside
- * all data of the passes: about half a layer of a model of 7B parameters in bf16, or more. */
+/* TUNING: not measured. Bytes of a move that a rank sends or takes at once, if messages have memory
+ * in addition to all data of the passes. This is about half a layer of a model of 7B parameters in
+ * bf16, or more. */
 #define BESIDE_CHUNK_BYTES (INT64_C(256) << 20)
 
 dh_status dh_switch_plan(dh_ctx *ctx, const dh_recipe *home, const dh_recipe *away, bool back,

@@ -317,9 +317,10 @@ dh_status dh_switched_moves_of(dh_ctx *ctx, const dh_recipe *home, const dh_reci
 
 /* ---- moves beside passes --------------------------------------------------------------------- */
 
-/* Passes and a move at the same time. slower: factor on the passes' time meanwhile. needs_ns: work
- * of the passes, by their times alone, that is over when the move is. 0: either stands while the
- * other runs. */
+/* Passes and a move at the same time.
+ *   slower     factor on the passes' time meanwhile
+ *   needs_ns   work of the passes, by their times alone, that is over when the move is; 0: either
+ *              stands while the other runs */
 typedef struct overlap {
     double slower, needs_ns;
 } overlap;

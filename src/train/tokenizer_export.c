@@ -1,7 +1,8 @@
-/* Further files that Transformers needs to make the same ids of a text. They are a
- * tokenizer_config.json with the class and the tokens that begin and end a text, files under the
- * names that it looks for, and a tokenizer.json of bytes and characters. Existing files stay as
- * they are. */
+/* Further files that Transformers needs to make the same ids of a text. They are:
+ *   - tokenizer_config.json, with the class and the tokens that begin and end a text;
+ *   - files under the names that Transformers looks for;
+ *   - tokenizer.json, for tokenizers of bytes and characters.
+ * Existing files stay as they are. */
 #include <string.h>
 
 #include "base/stop.h"

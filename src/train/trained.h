@@ -44,10 +44,11 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
 
 /* ---- fit.c --------------------------------------------------------------------------------- */
 
-/* Whether weights hold a complete model, its adapters, or both:
+/* Whether weights hold a complete model, its adapters, or both. That is so if
  *   - every tensor is there, with its shape and a type that is read;
  *   - no tensor is part of a quantised weight;
- *   - no factor belongs to none of the linears.
+ *   - every factor belongs to one of the linears.
+ *
  * Afterwards a tied head stands for an embedding that is not stored.
  * errors    DH_EMISSING, DH_EINVAL, DH_EUNSUPPORTED with the tensor's name */
 typedef enum dh_fit_part { DH_FIT_ALL, DH_FIT_BASE, DH_FIT_ADAPTERS } dh_fit_part;
@@ -65,6 +66,7 @@ dh_status dh_tokenizer_copy_files(dh_ctx *ctx, const char *spec, const char *to_
 bool dh_tokenizer_owns_file(const char *name);
 /* Copies the file of that name, where there is one, and counts it in *n_copied. A symbolic link is
  * followed within its folder, and into the blobs of the same repository of a Hugging Face cache.
+ *
  * errors    DH_EPERM a link to elsewhere, whose target may be private */
 dh_status dh_file_copy_into(dh_ctx *ctx, const char *from_dir, const char *name, const char *to_dir,
                             size_t *n_copied);
@@ -87,8 +89,9 @@ dh_status dh_tokenizer_for_transformers(dh_ctx *ctx, const char *spec, const cha
 dh_status dh_model_keep_files(dh_ctx *ctx, const char *weights, const char *to_dir,
                               size_t *n_files);
 /* Writes the ids that begin and end a text into config.json and generation_config.json of a model
- * folder, unless these have them. The value is null where the tokenizer has no such id:
+ * folder, unless these have them. Where the tokenizer has no such id, the value is null. Otherwise
  * Transformers would use its own default, which may be outside the vocabulary.
+ *
  * in        spec: the tokenizer, as dh_tokenizer_load takes it */
 dh_status dh_model_add_ids(dh_ctx *ctx, const char *spec, int64_t vocab, const char *dir);
 /* Whether a file of this name is one of those, or a tokenizer's. A model folder that is replaced

@@ -20,7 +20,8 @@ typedef struct estimate {
 } estimate;
 
 /* lookup.c: what configurations share, made when it is first asked for */
-/* Completes the recipe's strategy: choices that it leaves to costs, and passes that it searches for. */
+/* Completes the recipe's strategy: choices that it leaves to costs, and passes that it searches
+ * for. */
 dh_status tune_decide(estimate *e);
 dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);

@@ -17,7 +17,7 @@ enum { SHORTEST_CUT = 256 };
  * step is a power of two, which degrees of meshes divide. */
 enum { N_STEPS = 32, SHORTEST_STEP = 64, MOST_BINS = 2 * N_STEPS };
 
-/* Tokens of documents by length; at[k] is for lengths in (k * step, (k + 1) * step]. */
+/* Tokens of documents by length. at[k] is for lengths above k * step, up to (k + 1) * step. */
 typedef struct density {
     int64_t step, n;
     double at[MOST_BINS];

@@ -1,15 +1,19 @@
-/* Meshes for documents by length: where groups of lengths end, which mesh trains each, and where
- * weights and optimizer live, so that a step is shortest; and whether switching pays at all.
+/* Meshes for documents by length. The search looks for the shortest step. Its result says where
+ * groups of lengths end, which mesh trains each group, where weights and optimizer live (the home),
+ * and whether switching pays at all.
  *
- * Groups may end at halves of train.seq_len and where documents have their ends (length_cuts.h), no
- * more than five of them at once. Every mesh of powers of two that the job could have,
- * tensor parallelism inside nodes, gets the time of a pass at every length; of every set of groups
- * and every home those are taken that are shortest with what moves and within the memory. The best
- * of each number of groups is then simulated with its own documents (switched.h), which has the
- * last word. What a mesh takes is found with the job's own strategy and schedule; the best of every
- * length are tried with others, and those that would be best but lack the memory with activations
- * computed again. dtype is the job's; parallel.zero is 1 at home and 0 or 1 in groups, as the job
- * says. */
+ *   1. Groups may end at halves of train.seq_len, and where documents end (length_cuts.h). There
+ *      are at most five groups.
+ *   2. Every mesh of powers of two that the job could have is timed: one pass at every length.
+ *      Tensor parallelism stays inside nodes. The job's own strategy and schedule are used.
+ *   3. The fastest meshes of every length are also timed with other strategies and schedules.
+ *      Meshes that would be fastest but lack the memory are timed with recomputation.
+ *   4. For every set of groups and every home, the meshes with the shortest step are taken. The
+ *      step includes moves between home and groups, and must keep within the memory.
+ *   5. The best plan of each number of groups is simulated with its own documents (switched.h).
+ *      This simulation decides.
+ *
+ * dtype is the job's. parallel.zero is 1 at home, and 0 or 1 in groups, as the job says. */
 #ifndef DH_TUNE_LENGTHS_H
 #define DH_TUNE_LENGTHS_H
 

@@ -3,6 +3,7 @@
  * Degrees are divisors of the devices, micro-batches of the sequences of a data-parallel rank,
  * virtual stages of a stage's layers. The job reader decides which of them the model can have
  * (dh_job_check), and its message is kept. Left out are configurations that equal another one:
+ *
  *   - all schedules without folding except one, if there is one pipeline stage;
  *   - a strategy whose passes come to those of an earlier one;
  *   - a strategy of two strands with a schedule without pairs. It would bring its own;
@@ -352,7 +353,7 @@ static dh_status visit_one(walk *w)
     return DH_OK;
 }
 
-/* Virtual stages of all ranks that are one or two more than there are layers: a layer each, except
+/* Whether there are one or two virtual stages more than layers. Each stage then has a layer, except
  * the first with its embedding, or the last with its head, or both. */
 static bool leaves_ends_empty(const walk *w, int64_t n_chunks, int64_t split)
 {

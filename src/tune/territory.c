@@ -1,5 +1,5 @@
-/* Published jobs that predictions were compared with: those of `dhelix validate`, by device. A job unlike them may be
- * predicted as well, but nobody has looked. */
+/* Published jobs that predictions were compared with: those of `dhelix validate`, by device. A job
+ * unlike them may be predicted as well, but nobody has looked. */
 #include <string.h>
 
 #include "plan/schedule.h"

@@ -164,8 +164,9 @@ typedef struct tune_system {
 } tune_system;
 
 /* Graphs by the spec, times by its costs, memory with that kept by the system.
- * in        plain: the same blocks without recomputation, where only the graphs of layers depend on
- *           recomputation; it must outlive them. Else NULL
+ *
+ * in        plain: the same blocks without recomputation, if only the graphs of layers depend on
+ *           recomputation, else NULL; it must outlive them
  * out       free graphs with tune_blocks_fini */
 dh_status tune_blocks_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                            const tune_system *system, const tune_blocks *plain,
@@ -483,8 +484,9 @@ typedef struct tune_unit {
 typedef DH_VEC(tune_unit) tune_units;
 dh_status tune_list_units(dh_ctx *ctx, tuner *t, tune_units *units);
 
-/* Called for every configuration of a unit; t->job and t->recipe have its mesh and micro-batch.
- * refused: why it is not possible (then only mesh and micro-batch are set), else NULL. */
+/* Called for every configuration of a unit. t->job and t->recipe have its mesh and micro-batch.
+ * in        refused: why the configuration is not possible, else NULL. With a reason, only mesh and
+ *           micro-batch are set */
 typedef dh_status tune_visit(dh_ctx *ctx, void *user, const dh_tune_config *config,
                              const char *refused);
 dh_status tune_each(dh_ctx *ctx, tuner *t, const tune_unit *unit, tune_visit *visit, void *user);

@@ -1,11 +1,12 @@
 /* DHelix (arXiv 2411.15871), figure 3: what Megatron-LM's iteration time goes into, 64 A40. And the
  * shares that its text gives.
  *
- * A share of communication is time in which it ran and computation stood still: tensor and expert
- * parallelism's always, context parallelism's where nothing is computed beside it. "Others" is what
- * no layer does: embedding and head, the optimizer, reductions of gradients, transfers between
- * stages, bubbles. The figure's jobs exchange keys and values, so they have context-parallel ranks:
- * taken are those of figure 12. The model of experts has the mesh of table 6. */
+ * A share of communication is time in which it ran and computation stood still. That is all time of
+ * tensor and expert parallelism, and time of context parallelism with no computation during it.
+ * "Others" is work of no layer: embedding and head, the optimizer, reductions of gradients,
+ * transfers between stages, bubbles. The figure's jobs exchange keys and values, so they have
+ * context-parallel ranks. These are taken from figure 12. The model of experts has the mesh of
+ * table 6. */
 #include <string.h>
 
 #include "base/c_locale.h"

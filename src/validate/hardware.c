@@ -1,5 +1,5 @@
-/* Constants of cluster files next to their sources: sizes of devices, and how much slower computation
- * is during communication. */
+/* Constants of cluster files next to their sources: sizes of devices, and how much slower
+ * computation is during communication. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Korthikanti et al. 2022 (arXiv 2205.05198): iteration times (tables 3 and 5), times of a layer
- * (table 4), scaling with data parallelism (6.3), on Selene. */
+/* Korthikanti et al. 2022 (arXiv 2205.05198), on Selene. Iteration times are in tables 3 and 5,
+ * times of a layer in table 4, scaling with data parallelism in section 6.3. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

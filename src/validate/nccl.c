@@ -1,5 +1,5 @@
-/* NCCL's all-reduce inside a node of 8 A100, 1 MiB to 1 GiB (nccl-tests, by the authors of vTrain):
- * the mean of the two repeats, which have columns of the same names. */
+/* NCCL's all-reduce inside a node of 8 A100, 1 MiB to 1 GiB (nccl-tests, by the authors of vTrain).
+ * The mean of the two repeats counts, which have columns of the same names. */
 #include <string.h>
 
 #include "dhelix/cluster.h"

@@ -1,6 +1,6 @@
 /* Collectives on nodes of H100 and B200, by latencies and bandwidths that NCCL's tuning has and nccl-tests
- * measured. At each size the fastest of a group's protocols and algorithms counts. An all-reduce may
- * also be a ring, which is a reduce-scatter and an all-gather. */
+ * measured. At each size the fastest of a group's protocols and algorithms counts. An all-reduce
+ * may also be a ring, which is a reduce-scatter and an all-gather. */
 #include <math.h>
 #include <string.h>
 

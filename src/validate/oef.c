@@ -1,5 +1,6 @@
-/* Overlap effectiveness on H100 (the matrix the DHelix paper refers to), by class of operators: the
- * mean of a class's cells beside the number that a cluster file takes from the paper's figure 4. */
+/* Overlap effectiveness on H100 (the matrix the DHelix paper refers to), by class of operators. The
+ * mean of a class's cells is compared with the number that a cluster file takes from the paper's
+ * figure 4. */
 #include <string.h>
 
 #include "dhelix/cluster.h"

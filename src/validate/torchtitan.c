@@ -2,9 +2,10 @@
  * device, as jobs.
  *
  * A row's words are settings: degrees of FSDP (data parallelism with everything shared out), TP, PP
- * and CP, the schedule, asynchronous TP (strategy intra-batch). What torchtitan makes of a local
- * batch under a pipeline is its pipelining_utils.py's: as many micro-batches as stages, two stages
- * a rank where the schedule interleaves, and the remainder of the layers in the middle. */
+ * and CP, the schedule, asynchronous TP (strategy intra-batch). Under a
+ * pipeline, torchtitan's pipelining_utils.py cuts a local batch into as many micro-batches as
+ * stages. A rank has two stages where the schedule interleaves. The remainder of the layers goes to
+ * the middle stages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

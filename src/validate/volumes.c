@@ -2,15 +2,16 @@
  *
  * The bytes are those that the instructions of the simulated programs send, added up. The table
  * gives numbers and degrees. These conventions of counting give every printed digit:
- *   - GiB; 16 Mi tokens a step; the mean of all devices.
- *   - Tokens are those of a data-parallel replica, not divided by its context-parallel ranks: what
- *     layers and stages send is multiplied by these.
- *   - Inside a node: layers' gathers and reductions of both directions. That inputs are gathered
- *     again for weight gradients is not counted, nor are embedding and head.
- *   - Between nodes: activations one way and gradients the other; exchanges of keys and values,
- *     the backward's twice the forward's; gradients in half precision (ours are summed in float32),
- *     once round the ring of all ranks that have the same parameters; of these a stage's share of
- *     the layers, and all of embedding and head.
+ *   - Units are GiB, for 16 Mi tokens a step, in the mean of all devices.
+ *   - Tokens are those of a data-parallel replica. They are not divided by its context-parallel
+ *     ranks, so bytes of layers and stages are multiplied by the number of these.
+ *   - Inside a node count the layers' gathers and reductions of both directions. Not counted are
+ *     second gathers of inputs for weight gradients, and embedding and head.
+ *   - Between nodes count activations one way and gradients the other, and exchanges of keys and
+ *     values. The backward's exchanges have twice the bytes of the forward's.
+ *   - Between nodes count gradients of parameters in half precision (ours are summed in float32),
+ *     once round the ring of all ranks with the same parameters. They are a stage's share of the
+ *     layers, and all of embedding and head.
  * Cells are compared in the table's own digits. */
 #include <math.h>
 #include <string.h>

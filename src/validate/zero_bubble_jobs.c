@@ -2,9 +2,9 @@
  * memory of a device, as jobs.
  *
  * ZB-1p and ZB-2p are zb-auto with p and 2p activations, as in tables 5 and 9. Their optimizer is
- * validated after the step (section 4), so that a stage goes on to the next step when it has ended
- * its own: throughput follows from the longest stage's span, for the others from the whole step. No
- * constant rests on this table. */
+ * validated after the step (section 4), so a stage goes on to the next step when it has ended its
+ * own. Their throughput therefore follows from the longest stage's span, that of other schedules
+ * from the whole step. No constant rests on this table. */
 #include <string.h>
 
 #include "base/c_locale.h"

@@ -1,17 +1,21 @@
 /* Checkpoints of a run: folders RUN/checkpoints/step-000123 that appear complete or
  * not at all.
  *
- * A checkpoint is written into a temporary folder next to the others:
- *   1. files of any kind (safetensors for weights and moments, state.json), each synced;
- *   2. manifest.json with every file's size and XXH3-128 checksum;
- *   3. one rename.
- * A killed process or a full disk therefore leaves the earlier checkpoints as they were. Under a
- * limit on file sizes the process must ignore SIGXFSZ; otherwise it is killed instead of getting an
- * error.
+ * A checkpoint is written into a temporary folder next to the others, in four steps:
+ *   1. Files of any kind are written (safetensors for weights and moments, state.json). Each is put
+ *      on the disk by fsync.
+ *   2. manifest.json is written, with every file's size and XXH3-128 checksum.
+ *   3. The folder is synced, and renamed to its name.
+ *   4. The parent folder is synced.
+ * A killed process, a full disk or a power cut therefore leaves the earlier checkpoints as they
+ * were. After a power cut the new one is there completely or not at all.
  *
- * RUN/saved.json names the newest checkpoint outside of their folder. Where that folder is gone,
- * it tells a run that had checkpoints from one that never had any. Several ranks may write files
- * of one checkpoint; one rank begins and commits it. */
+ * Under a limit on file sizes the process must ignore SIGXFSZ. Otherwise the signal kills it, and
+ * it gets no error.
+ *
+ * RUN/saved.json names the newest checkpoint. It lies outside of RUN/checkpoints: if that folder is
+ * gone, it tells a run that had checkpoints from one that never had any. Several ranks may write
+ * files of one checkpoint; one rank begins and commits it. */
 #ifndef DH_WEIGHTS_CHECKPOINT_H
 #define DH_WEIGHTS_CHECKPOINT_H
 
@@ -87,7 +91,8 @@ dh_status dh_ckpt_begin(dh_ctx *ctx, const char *run_dir, int64_t step, dh_ckpt_
 const char *dh_ckpt_folder(const dh_ckpt_writer *c);
 /* Sync FOLDER/NAME and measure it. Any rank, any process; in the end `file` goes to
  * the committing rank's dh_ckpt_add_file. Every file is sealed once, after its last
- * writer. cost: reads the file */
+ * writer.
+ * cost      reads the file */
 dh_status dh_ckpt_seal_file(dh_ctx *ctx, const char *folder, const char *name, dh_ckpt_file *file);
 /* The checkpoint consists of the files added.
  * errors    DH_EINVAL a bad name, a name twice, or a file that was not sealed; DH_ENOMEM */

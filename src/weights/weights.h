@@ -7,9 +7,10 @@
  *            Or a GPT-2 checkpoint of llm.c (train_gpt2.c): magic 20240326, version 3
  *            = float32 or 5 = bfloat16, padded vocabulary.
  *
- * The .bin files appear as Hugging Face would store them. llama2.c's query and key rows
- * are in half-split rotary order. llm.c's linears are Conv1D [in, out], and its vocabulary has
- * no padding. A name is found with and without the prefixes "transformer." and "model.". */
+ * The .bin files appear as Hugging Face would store them. Query and key rows of
+ * llama2.c are in half-split rotary order. Linears of llm.c are Conv1D [in, out], and its
+ * vocabulary has no padding. A name is found with and without the prefixes "transformer." and
+ * "model.". */
 #ifndef DH_WEIGHTS_WEIGHTS_H
 #define DH_WEIGHTS_WEIGHTS_H
 

@@ -1,10 +1,11 @@
 /* Checkpoints of llama2.c and llm.c: a header of int32 and then bare tensors in a
  * fixed order. One table per format lists that order under Hugging Face names.
  *
- * llama2.c legacy (run.c, memory_map_weights): seven sizes, then float32. Sizes are dim, hidden,
- *   layers, heads, kv heads, vocab (negative: the head is a tensor of its own) and sequence.
+ * llama2.c legacy (run.c, memory_map_weights): seven sizes, then float32. Sizes are dim and hidden,
+ *   layers, heads and kv heads, vocab and sequence. A negative vocab: the head is a tensor of its
+ *   own.
  * llm.c GPT-2 (train_gpt2.c, gpt2_build_from_checkpoint): 256 int32, then float32 (version 3) or
- *   bfloat16 (version 5). The int32 are magic, version, maxT, V, L, heads, C and padded V. */
+ *   bfloat16 (version 5). The int32 are magic and version, maxT, V and L, heads, C and padded V. */
 #include "weights_impl.h"
 
 #include <stdio.h>

@@ -300,10 +300,10 @@ static dh_status clear_old(dh_ctx *ctx, const export *x, const char *old)
     return st;
 }
 
-/* From the exchange on the folder beside it is the former one, which nobody may take for leftovers:
- * it has a name of another kind. A crash leaves `dir` complete, the former model or the new one,
- * and what is not the model's in it or in that folder; of file systems that exchange nothing see
- * above. */
+/* After the exchange the folder next to `dir` is the former one. It has a name of another kind, so
+ * that nobody takes it for leftovers. A crash leaves `dir` complete, as the former model or the new
+ * one. Files that are not the model's are then in `dir` or in the folder next to it. See above for
+ * file systems that cannot exchange folders. */
 static dh_status replace_dir(dh_ctx *ctx, export *x)
 {
     char *beside =

@@ -1,10 +1,10 @@
 /* Traces as columns of the page.
  *
- * The common facts of many instructions are a row of one table, "kinds": operator, phase, block,
- * tensor, group, FLOPs and bytes. An instruction is the row's number, micro-batch, layer and three
- * times, in nanoseconds from the first instruction of any rank. Starts of a stream are counted from
- * the one before. A column that an earlier rank has too is the number of that rank. All of it is
- * packed, so an instruction takes 2 to 6 bytes of the page. */
+ * The common facts of many instructions are a row of one table, "kinds": operator and phase; block,
+ * tensor and group; FLOPs and bytes. An instruction is the row's number, micro-batch, layer and
+ * three times, in nanoseconds from the first instruction of any rank. Starts of a stream are
+ * counted from the one before. A column that an earlier rank has too is the number of that rank.
+ * All of it is packed, so an instruction takes 2 to 6 bytes of the page. */
 #include "base/json_text.h"
 #include "report/html/trace.h"
 

@@ -201,7 +201,7 @@ int dh_comm_group_size(const dh_comm_group *group);
 int dh_comm_group_index(const dh_comm_group *group); /* of this rank */
 
 /* The times of the last call on the group, as this rank sees them (dh_now_ns): begun, met by all
- * participants, ended. arrived_ns is 0 if unknown: with mpi, or for a send that did not wait. */
+ * participants, ended. An unknown arrived_ns is 0: with mpi, or for a send that did not wait. */
 typedef struct dh_comm_times {
     int64_t called_ns, arrived_ns, ended_ns;
 } dh_comm_times;

@@ -2,8 +2,9 @@
  *
  * Conventions
  *   dtype     DH_F32 or DH_BF16 of activations and weights (`void *`). Sums and 1-D
- *             parameters (biases, norm weights) are float32. So are gradients of
- *             parameters, which a call overwrites, or adds to if `accumulate` is set.
+ *             parameters (biases, norm weights) are float32. Gradients of parameters
+ *             are float32, too. A call overwrites them, or adds to them if
+ *             `accumulate` is set.
  *   layout    Row-major, rows are tokens; N rows, C columns unless named otherwise.
  *   aliasing  Outputs overlap no input, except where "in place" is said.
  *   threads   OpenMP inside; the calling thread's omp_set_num_threads() decides.
@@ -343,10 +344,10 @@ typedef struct dh_latent {
     int64_t N, H, D, R, V;
     bool pairs;
 } dh_latent;
-/* Makes packed qkv [N,3HD] from q [N,HD], from kv [N,H(D-R+V)] (a head's keys, then its values) and
- * from k_rot [N,R], with which all keys end. Values are filled up with zeros. table is that of
- * dh_k_rope_table for R channels, pos [N]. Rotated channels come out as halves, also where
- * neighbours were rotated. */
+/* Makes packed qkv [N,3HD] from three parts. These are q [N,HD], kv [N,H(D-R+V)] (a head's keys,
+ * then its values) and k_rot [N,R], with which all keys end. Values are filled up with zeros. table
+ * is that of dh_k_rope_table for R channels, pos [N]. Rotated channels come out as halves, also
+ * where neighbours were rotated. */
 void dh_k_latent_pack(const dh_latent *l, dh_dtype dtype, const void *q, const void *kv,
                       const void *k_rot, const float *table, const int32_t *pos, void *qkv);
 void dh_k_latent_pack_bwd(const dh_latent *l, dh_dtype dtype, const void *dqkv, const float *table,
@@ -421,10 +422,14 @@ void dh_k_moe_count(int64_t n, int64_t E, const int32_t *experts, int64_t *count
 void dh_k_moe_nodes(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *experts,
                     const int32_t *slots, int64_t n_places, int32_t *rows, int64_t *starts,
                     int32_t *here);
-/* Of N rows those from node a are arrived[a]..arrived[a+1]-1, those behind the last are nobody's.
- * Number a * (E / n_nodes) + e has the choices of expert e by rows from node a, in their order.
- * counts [E] of each. slots as of dh_k_moe_order: with capacity > 0 a number owns that many, else
- * those that follow the one before; -1 for no choice, beyond the capacity, or not below room > 0. */
+/* Slots by source node and expert. Rows arrived[a]..arrived[a+1]-1 of N come from node a; rows
+ * after the last are nobody's. Number a * (E / n_nodes) + e has the choices of expert e by rows
+ * from node a, in their order.
+ *
+ * out       counts [E]: choices of each number
+ *           slots: as of dh_k_moe_order. With capacity > 0 a number owns `capacity` slots, else the
+ *           slots after those of the number before it. -1: no choice, a choice beyond the
+ *           capacity, or a slot not below room > 0 */
 void dh_k_moe_node_order(int64_t N, int64_t E, int64_t top_k, int64_t n_nodes, const int32_t *here,
                          const int64_t *arrived, int64_t capacity, int64_t room, int64_t *counts,
                          int32_t *slots);

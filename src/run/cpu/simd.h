@@ -16,8 +16,8 @@ typedef struct dh_drop_row {
     float scale;        /* 1 / (1 - prob) */
 } dh_drop_row;
 
-/* A sum in fixed point (simd/exact.h): digits[i] times 2^(32 i + DH_EXACT_LOWEST), each wide enough
- * to be added to many times. odd: the sum of values that are not finite, else 0. */
+/* A sum in fixed point (simd/exact.h). It is the sum of digits[i] times 2^(32 i + DH_EXACT_LOWEST).
+ * Digits are wide enough for many additions. odd: the sum of values that are not finite, else 0. */
 enum { DH_EXACT_LOWEST = -352 };
 
 typedef struct dh_exact {

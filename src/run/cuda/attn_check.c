@@ -1,7 +1,7 @@
-/* Whether attention by wgmma (kernels/attn_wgmma.cu) is used on a GPU: only once its results have
- * been compared there with those of the kernels for all GPUs (attn_mma.cu), at the first operator
- * that would use it. Random inputs, causal, two query heads a key head, heads of 64 and 128
- * channels, results of float32 and of bf16, rows that end inside of a block.
+/* Whether a GPU uses attention by wgmma (kernels/attn_wgmma.cu). The first operator that would use
+ * it compares its results there with those of the kernels for all GPUs (attn_mma.cu). Random
+ * inputs, causal, two query heads a key head, heads of 64 and 128 channels, results of float32 and
+ * of bf16, rows that end inside of a block.
  *
  * Tolerance: 1e-4 for results of float32, 1e-2 for those of bf16, relative to numbers above 1. Both
  * kernels have weights of 16 bits and sums of float32, in orders of their own: some 1e-5 together;

@@ -8,9 +8,9 @@
 typedef struct dh_cuda_kernel {
     /* Scratch bytes; NULL: none. */
     size_t (*workspace)(const dh_graph *graph, const dh_op *op);
-    /* Bytes of the data that the kernel reads in addition to its operands, equal in every step
-     * (angles, positions). image_write gives their values: the host writes them and copies them to
-     * the device once. NULL: none. */
+    /* Bytes of the operator's constant data, such as angles and positions. The kernel reads them in
+     * addition to its operands. image_write fills them on the host, and they are copied to the
+     * device once. NULL: none. */
     size_t (*image_bytes)(const dh_graph *graph, const dh_op *op);
     void (*image_write)(const dh_graph *graph, const dh_op *op, void *image);
     /* call->kernel is the image, on the device. NULL: product is there. */

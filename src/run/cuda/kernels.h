@@ -139,9 +139,9 @@ void dh_cuda_attn_bwd(dh_cuda_stream stream, const dh_attn_shape *s, const void 
                       const void *o, const float *lse, const void *q, const void *k, const void *v,
                       void *dq, void *dk, void *dv, bool accumulate, void *ws);
 
-/* Attention by wgmma, which GPUs of compute capability 9.0 have, instead of the kernels for all of
- * them: whether this build has it, and whether a device uses it from now on for the shapes that it
- * takes. None does before it is told (attn_check.c). */
+/* Attention by wgmma, instead of the kernels for all GPUs. Only GPUs of compute capability 9.0 have
+ * it. The functions tell whether this build has it, and whether a device uses it for the shapes
+ * that it takes. A device uses it only after dh_cuda_allow_wgmma (attn_check.c calls that). */
 bool dh_cuda_wgmma_is_built(void);
 void dh_cuda_allow_wgmma(int device, bool allowed);
 bool dh_cuda_allows_wgmma(int device);
@@ -252,9 +252,12 @@ void dh_cuda_latent_cut_bwd(dh_cuda_stream stream, const dh_latent *l, dh_dtype 
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* Step, learning rate and so on are from scalars, whose weight decay counts if `decays`. norm [2]
- * is dh_cuda_clip's; if it is not finite nothing changes. old [3,n] (NULL: none) = p, m, v as they
- * were; with it, nothing else changes if norm clips. */
+/* One step of AdamW, in place.
+ *
+ * in        scalars: step, learning rate and the other settings; weight decay counts if `decays`
+ *           norm [2]: as dh_cuda_clip writes it; if it is not finite, nothing changes
+ * out       old [3,n]: p, m and v before the step; NULL: not wanted. With it, nothing else changes
+ *           if norm clips */
 void dh_cuda_adamw(dh_cuda_stream stream, const dh_scalars *scalars, const double *norm,
                    bool decays, int64_t n, const float *g, float *p, float *m, float *v,
                    dh_bf16 *copy, float *old);

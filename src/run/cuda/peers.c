@@ -1,10 +1,11 @@
 /* Links of ranks that are threads of one process and share a GPU: copies and ordered sums on it.
  *
  * NCCL refuses such ranks, and memory of the host is a long way round. Here every call is a meeting
- * of the members' threads (peer_meet.c). After it each puts its part on its own stream: it waits
- * for events of the others, and copies from their memory or adds it up in the order of ranks in
- * float32. Its stream goes on once the others are through with its own memory (peer_calls.c). So
- * the numbers are those of the communicator through the host, bit for bit.
+ * of the members' threads (peer_meet.c). After it each member puts its part on its own
+ * stream. The part waits for events of the other members. It copies from their memory, or adds it
+ * up in float32 in the order of ranks. A member's stream goes on once the others are through with
+ * its memory (peer_calls.c). So the numbers are those of the communicator through the host, bit for
+ * bit.
  *
  * Members agree through the group (dh_comm): which process and GPU each has, and where the first
  * one's room is. Whoever fails ends the room; the others look after the world while they wait. The

@@ -55,9 +55,8 @@ typedef struct dh_copy {
 } dh_copy;
 
 /* One instruction on its stream: a kernel, or a function of the host between copies of its inputs
- * and outputs. Events are numbers below dh_streams_spec.n_events, each of one command. Commands are
- * in an order in which the command that completes an event comes before those that wait for it.
- */
+ * and outputs. Events are numbers below dh_streams_spec.n_events, each of one command. The command
+ * that completes an event comes before all commands that wait for the event. */
 typedef struct dh_stream_command {
     uint32_t id;           /* below dh_streams_spec.n_commands */
     uint32_t stream;       /* dh_stream */
@@ -161,8 +160,9 @@ typedef struct dh_devlinks {
     bool tells_parts;       /* their collectives tell of parts */
     bool paces;             /* their calls take the time of paced wires */
     const char *uncaptured; /* why no graph can have their calls; NULL: it can */
-    /* Collective over the group. If its members cannot have a link (as NCCL for several ranks on
-     * one GPU), *link stays as it is, and why says the reason: the same for all of them. */
+    /* Collective over the group. If its members cannot have a link, *link stays as it is, and why
+     * says the reason, the same for all of them. NCCL for example refuses several ranks on one GPU.
+     */
     dh_status (*create)(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_spec *spec,
                         dh_devlink **link, char *why, size_t cap);
     void (*destroy)(dh_devlink *link); /* NULL is fine */

@@ -97,9 +97,14 @@ static void sleep_for(int64_t ns)
     dh_sleep_until_ns(dh_now_ns() + ns);
 }
 
-/* TUNING: share of an all-gather that was hidden beside one GEMM thread on the same core, over a 4
- * Gbit/s wire: 0.76 with sched_yield, 0.45-0.49 with sleeps of 20-100 us, 0.42 with a blocking
- * wait. A call that has waited 100 ms is not about to end. */
+/* TUNING: hidden share of an all-gather over a 4 Gbit/s wire, beside one GEMM thread on the same
+ * core:
+ *
+ *   sched_yield             0.76
+ *   sleeps of 20 to 100 us  0.45 to 0.49
+ *   blocking wait           0.42
+ *
+ * A call that has waited 100 ms is not about to end. */
 static void pause_yield(wait_state *s, int64_t now_ns)
 {
     if (now_ns - s->begin_ns > 100000000)

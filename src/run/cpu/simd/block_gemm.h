@@ -13,7 +13,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* Sums fill 24 of AVX-512's 32 registers (6 x 4 vectors), or 12 of 16. */
+/* Sums fill 24 of AVX-512's 32 registers. With narrower vectors they fill 12 of 16. */
 enum { TILE_ROWS = 6, TILE_VECTORS = W == 16 ? 4 : 2 };
 
 typedef struct operand {

@@ -1,5 +1,5 @@
-/* CUDA kernels on the host, for tests: a block's threads are fibres, a grid's blocks run one after
- * another on the thread of their stream (runtime.c), or the calling one where there is no stream.
+/* CUDA kernels on the host, for tests. A block's threads are fibres. A grid's blocks run one after
+ * another, on the thread of their stream (runtime.c). Without a stream it is the calling thread.
  *
  * A fibre runs until it waits for its warp or its block, or ends. Between two such points the order
  * of a block's fibres is drawn anew each time, so a missing barrier shows in results. A barrier
@@ -23,8 +23,9 @@ struct dh_host_index {
 /* Indices of the running fibre. Not thread_local, whose every use asks whether it has been made. */
 extern __thread dh_host_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* A launch: n_threads, a multiple of 32, each; shared memory beside what kernels declare, 227 KiB at
- * most, which a block can have from compute capability 9.0 on (kernels for 8.0 assert 99 KiB). */
+/* A launch. Each block has n_threads, a multiple of 32. n_shared is shared memory in bytes, in
+ * addition to what kernels declare. It is at most 227 KiB, as from compute capability 9.0 on.
+ * Kernels for 8.0 assert 99 KiB. */
 struct dh_host_grid {
     unsigned n_blocks, n_threads;
     size_t n_shared;

@@ -39,8 +39,8 @@ typedef enum host_work_kind {
 /* Work that waits for other streams' without holding up a thread. All is called with the lock held.
  */
 typedef struct host_meeting {
-    /* Called while the work is the next of its stream and may run, until it says that all is done.
-     * wanted: somebody waits for it, so its own waits must end. */
+    /* Called while the work is the next of its stream and may run, until it returns true: all is
+     * done. wanted: another thread waits for the work, so the work's own waits must end. */
     bool (*meet)(void *user, bool wanted);
     /* The work that is put is a pattern: each run of it on a stream makes one. */
     void *(*begin)(const void *pattern, cudaStream_t stream);

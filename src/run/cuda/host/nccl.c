@@ -1,11 +1,16 @@
 /* NCCL on the host, for tests: what ranks call meets on their streams.
  *
- * A call is one work of its stream, and has come once it is the next there and may run. A
- * collective is made when all members' have come, and has to be the same for all; a send is made
- * when its receive has come, and is as long. Each of these errors ends the communicator and says
- * why: calls that do not fit together; members that all wait for another order; memory that is not
- * the member's device's; two members on a device; a communicator on two streams. GPUs would hang,
- * or compute something else.
+ * A call is one work of its stream. It has come once it is the next there and may run. A collective
+ * is made when all members' calls have come, and must be the same for all. A send is made when its
+ * receive has come, and must be as long.
+ *
+ * Each of these errors ends the communicator and says why. GPUs would hang, or compute something
+ * else.
+ *   - Calls do not fit together.
+ *   - All members wait for calls in another order.
+ *   - Memory is not that of the member's device.
+ *   - Two members are on one device.
+ *   - A communicator is on two streams.
  *
  * Sums go round the members, each slice from another one on, and are rounded at every step: an
  * order of NCCL's rings. */

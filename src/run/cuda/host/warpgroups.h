@@ -1,10 +1,11 @@
-/* What only compute capability 9.0 has, for the host: barriers in shared memory (mbarrier), tensor
- * copies that arrive on them, and products of a warpgroup (wgmma), as the PTX ISA has them.
+/* Instructions that only compute capability 9.0 has, for the host, as the PTX ISA describes them:
+ * barriers in shared memory (mbarrier), tensor copies that arrive on them, and products of a
+ * warpgroup (wgmma).
  *
- * What is under way ends late, or at once, as is drawn: a tensor copy at any time before its
- * barrier's phase ends, in any order; products when they are waited for. So who reads too early, or
- * lets a tile be filled too early, gets other numbers. C++; included by kernels/wgmma.cuh alone,
- * and by tests. */
+ * Random draws decide whether an operation under way ends at once or late. A late tensor copy ends
+ * at any time before its barrier's phase ends, in any order. Late products end when they are waited
+ * for. A kernel that reads too early, or lets a tile be filled too early, therefore gets other
+ * numbers. C++; included by kernels/wgmma.cuh alone, and by tests. */
 #ifndef DH_RUN_CUDA_HOST_WARPGROUPS_H
 #define DH_RUN_CUDA_HOST_WARPGROUPS_H
 
@@ -26,8 +27,8 @@ void dh_host_barrier_wait(uint64_t *barrier, unsigned parity);
 
 /* ---- cp.async.bulk.tensor: four dimensions of bf16, swizzle of 128 bytes ----------------------- */
 
-/* n: elements of each dimension. step: bytes from one element to the next, from the second dimension
- * on. box: elements of a box. */
+/* n: elements of each dimension. step: bytes from one element to the next, from the second
+ * dimension on. box: elements of a box. */
 struct dh_host_tensor_map {
     const void *at;
     int64_t n[4], step[3];

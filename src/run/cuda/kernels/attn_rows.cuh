@@ -1,6 +1,6 @@
-/* What kernels of attention on tensor cores have in common, by mma (attn_mma.cu) and by wgmma
- * (attn_wgmma.cu), whose sums lie in the same registers: a warp has 16 rows, whose columns come in
- * groups of eight. Which keys come by, scores, weights and their gradients, results. */
+/* Common parts of attention on tensor cores, by mma (attn_mma.cu) and by wgmma (attn_wgmma.cu).
+ * Sums of both lie in the same registers: a warp has 16 rows, with columns in groups of eight. The
+ * parts are the range of keys, scores, weights and their gradients, and results. */
 #ifndef DH_RUN_CUDA_KERNELS_ATTN_ROWS_CUH
 #define DH_RUN_CUDA_KERNELS_ATTN_ROWS_CUH
 

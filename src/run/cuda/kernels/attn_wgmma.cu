@@ -1,10 +1,10 @@
 /* Attention of bf16 by wgmma, forward and backward, for compute capability 9.0 (sm_90a): the
  * formulas and the sums of attn_mma.cu, heads of 64 and 128 channels.
  *
- * A block has 128 rows and three warpgroups. Two make products, 64 rows each; the third, which
- * gives most of its registers to them, copies tiles of the other side into shared memory by tensor
- * copies (wgmma.cuh), two of them ahead. A tile has a barrier that says that it is there, and one
- * that says that all have used it. While one warpgroup makes weights of scores, the other one's
+ * A block has 128 rows and three warpgroups. Two make products, 64 rows each. The third
+ * gives most of its registers to them. It copies tiles of the other side into shared memory by
+ * tensor copies (wgmma.cuh), two of them ahead. A tile has two barriers: one for its arrival, and
+ * one for the end of its last use. While one warpgroup makes weights of scores, the other one's
  * products run.
  *
  *   kernel   a block's rows  come by        what a warpgroup makes of them, 64 rows each

@@ -1,9 +1,9 @@
-/* GEMMs of runs of rows, each with the matrix of its expert, on tensor cores (mma.cuh): of bf16,
- * and of codes of 8 bits, widened to bf16 on their way into shared memory. Codes' scales go to
- * sums, as they belong to the summed dimension. A block of eight warps makes a tile of 128 x 128
- * elements, a warp 64 x 32 of them, in slices of 64 of the inner dimension. The next slice is
- * copied while one is used. Slices lie in shared memory as in memory: rows of the summed dimension
- * or, of transposed operands, rows of the result's.
+/* GEMMs of runs of rows, each with the matrix of its expert, on tensor cores (mma.cuh). Operands
+ * are bf16, or codes of 8 bits that are widened to bf16 on their way into shared memory. The codes'
+ * scales are applied to sums, because scales belong to the summed dimension. A block of eight warps
+ * makes a tile of 128 x 128 elements, a warp 64 x 32 of them, in slices of 64 of the inner
+ * dimension. The next slice is copied while one is used. Slices lie in shared memory as in memory:
+ * rows of the summed dimension or, of transposed operands, rows of the result's.
  *
  *   kernel   a tile of  A               B
  *   rows     y, dx      rows of a run   w[e]; transposed in dx

@@ -1,6 +1,7 @@
-/* Linear attention, chunk by chunk: tokens of a chunk see each other one by one, and all before it
- * by their state, the sum of k v^T. M is the causal mask inside a chunk, S the state before it, and
- * U the sum of q do^T over the chunks after it:
+/* Linear attention, chunk by chunk. Tokens of a chunk see each other one by one. They see all
+ * tokens before the chunk by the state S, which is the sum of k v^T. M is the causal mask inside a
+ * chunk, and U the sum of q do^T over the chunks after it.
+ *
  *   O = (Q K^T * M) V + Q S,    S += K^T V.
  *   dQ = (dO V^T * M) K + dO S^T,   dV = (Q K^T * M)^T dO + K U,   dK = (dO V^T * M)^T Q + V U^T.
  *

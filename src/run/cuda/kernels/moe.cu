@@ -225,8 +225,8 @@ DEVICE bool is_first_there(int64_t i, int64_t n0, int64_t per_node, int64_t d,
     return true;
 }
 
-/* A block a node. A choice that is not its row's first is written by its own node's block, one
- * without a slot by the first block, places behind the last by the last block. */
+/* A block a node. A choice that is not its row's first there is written by its own node's block.
+ * The first block writes choices without a slot, the last block places after the last. */
 __global__ void moe_nodes(int64_t n, int64_t per_node, int64_t top_k, int64_t n_nodes,
                           const int32_t *experts, const int32_t *slots, int64_t n_places,
                           int32_t *rows, int64_t *starts, int32_t *here)
@@ -273,8 +273,8 @@ void dh_cuda_moe_nodes(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_
            experts, slots, n_places, rows, starts, here);
 }
 
-/* A block a number, which is an expert of rows from one node. The block of the first expert writes the
- * places without a choice, the last block the rows that nobody sent. */
+/* A block a number, which is an expert of rows from one node. The block of the first expert writes
+ * the places without a choice, the last block the rows that nobody sent. */
 __global__ void moe_node_order(int64_t n, int64_t per_node, int64_t top_k, const int32_t *here,
                                const int64_t *arrived, int64_t capacity, int64_t room,
                                int64_t *counts, int32_t *slots)

@@ -5,6 +5,7 @@
  * A panel holds rows of 64 channels, 128 bytes each, as a tensor copy with 128 bytes of swizzle
  * leaves them: chunk c of 16 bytes of row r lies at c ^ (r % 8). A swizzled tile is one panel of
  * all its rows behind another, and begins at a multiple of 1024 bytes. Its descriptors:
+ *
  *   by rows      m or n are the tile's rows, k its channels: eight rows are 1024 bytes apart; 16
  *                channels on are 32 bytes on.
  *   by channels  n are the tile's channels, k its rows: 64 channels on is a panel on, eight rows on
@@ -14,7 +15,8 @@
  *
  * Conventions
  *   products  products_begin, products, products_close, products_wait; then settle what they wrote.
- *             Between, nobody reads the sums, nor changes them, A's registers or the tiles.
+ *             In between, the sums may not be read. The sums, A's registers and the tiles may not
+ *             be changed.
  *   parity    A wait names the parity of the phase that it waits for: 0 for a barrier's first. */
 #ifndef DH_RUN_CUDA_KERNELS_WGMMA_CUH
 #define DH_RUN_CUDA_KERNELS_WGMMA_CUH
