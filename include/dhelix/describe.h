@@ -34,13 +34,15 @@ typedef struct dh_describe_plan_options {
                                 * and parameters travel in a simulated step */
 } dh_describe_plan_options;
 
-/* One layer's forward paired with another's backward, by every order policy. */
+/* One layer's forward paired with another's backward, by every order policy.
+ * errors    those of dh_simulate_job */
 DH_API dh_status dh_describe_plan(dh_ctx *ctx, const dh_job *job,
                                   const dh_describe_plan_options *options, dh_str *json);
 
 /* The order of one policy for other programs to follow (docs/reference/plan-export.md). It has
  * operators by module path, call and occurrence, and their times. It has operators that run at
- * once, and causes of exposed time. options->explain is not read. */
+ * once, and causes of exposed time. options->explain is not read.
+ * errors    those of dh_describe_plan */
 DH_API dh_status dh_describe_order(dh_ctx *ctx, const dh_job *job,
                                    const dh_describe_plan_options *options, dh_str *json);
 
@@ -77,7 +79,8 @@ DH_API dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *co
                                    size_t n_overrides, const dh_describe_table_options *options,
                                    dh_str *json);
 
-/* A search's ranking, and the best with each value (tune.h). */
+/* A search's ranking, and the best with each value (tune.h).
+ * errors    those of dh_tune_search */
 DH_API dh_status dh_describe_tune(dh_ctx *ctx, const dh_job *job, const dh_tune_options *options,
                                   dh_str *json);
 

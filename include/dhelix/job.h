@@ -240,11 +240,13 @@ DH_API void dh_job_destroy(dh_job *job);
  *
  * A later override wins. "model=name" replaces all earlier settings of the model,
  * "model.preset=name" only its source. Where path is no file, it may be the name of a job of
- * `dhelix list jobs`, "sc21-7.5b", or its path, "validation/jobs/sc21-7.5b.yaml". A value in [ ] or { } is read as YAML. Relative paths of the
- * file start at its folder, those of overrides and defaults at the working folder. In the job all
- * are absolute, except model_spec.
+ * `dhelix list jobs`, "sc21-7.5b", or its path, "validation/jobs/sc21-7.5b.yaml". A value in [ ]
+ * or { } is read as YAML. Relative paths of the file start at its folder, those of overrides and
+ * defaults at the working folder. In the job all are absolute, except model_spec.
+ *
  * out       set only on DH_OK; caller frees with dh_job_destroy
- * errors    DH_EFORMAT syntax; DH_EINVAL value; DH_EMISSING preset; DH_EIO */
+ * errors    DH_EFORMAT syntax; DH_EINVAL a value; DH_EMISSING a preset; DH_EIO; those of
+ *           dh_job_check; DH_ENOMEM */
 DH_API dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                              size_t n_overrides, dh_job **job);
 /* The same from memory (tests, fuzzing); base_dir, which may be NULL, resolves the

@@ -200,7 +200,7 @@ typedef struct dh_model_preset {
     dh_model model;
 } dh_model_preset;
 DH_API const dh_model_preset *dh_model_presets(size_t *n);
-/* Unknown name: DH_EMISSING with the nearest one. */
+/* errors    DH_EMISSING an unknown name, with the nearest one */
 DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *model);
 
 /* A model from config.json text.

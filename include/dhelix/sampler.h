@@ -21,12 +21,15 @@ typedef struct dh_sampler {
     int64_t vocab;
 } dh_sampler;
 
-/* The generator is xorshift64* (Vigna 2014), drawn once a token and only when the
- * choice is random, as llama2.c does: the same seed gives its texts. */
+/* The generator is xorshift64* (Vigna 2014). It is drawn once a token, and only when the choice is
+ * random, as llama2.c does. The same seed therefore gives llama2.c's texts.
+ * out       caller frees with dh_sampler_fini
+ * errors    DH_EINVAL a value out of range; DH_ENOMEM */
 DH_API dh_status dh_sampler_init(dh_ctx *ctx, dh_sampler *sampler, int64_t vocab,
                                  double temperature, int64_t top_k, double top_p, uint64_t seed);
 DH_API void dh_sampler_fini(dh_sampler *sampler);
-/* The next token's id. DH_EDIVERGED: a logit is NaN or infinite. */
+/* The next token's id.
+ * errors    DH_EDIVERGED a logit is NaN or infinite */
 DH_API dh_status dh_sampler_next(dh_ctx *ctx, dh_sampler *sampler, const float *logits,
                                  int32_t *id);
 

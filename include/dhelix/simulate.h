@@ -28,7 +28,7 @@ typedef struct dh_simulate_result {
 /* Simulate one step.
  * in        job: as loaded; ranks, mesh, strategy and schedule are its settings
  * out       set only on DH_OK
- * errors    of every setting that cannot be used, with what would be right; DH_EIO, DH_ENOMEM
+ * errors    those of every setting that cannot be used, with what would be right; DH_EIO, DH_ENOMEM
  * cost      grows with the job's layers, micro-batches and pipeline stages, hardly with its ranks
  */
 DH_API dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_options *options,

@@ -50,7 +50,8 @@ typedef DH_VEC(int32_t) dh_ids; /* growable; free with dh_vec_fini */
 DH_API dh_status dh_tokenizer_load(dh_ctx *ctx, const char *spec, dh_tokenizer **tok);
 DH_API void dh_tokenizer_destroy(dh_tokenizer *tok); /* NULL is fine */
 
-/* The same from memory; nothing is borrowed. */
+/* The same from memory; nothing is borrowed.
+ * errors    those of dh_tokenizer_load except DH_EIO */
 DH_API dh_status dh_tokenizer_bytes(dh_ctx *ctx, dh_tokenizer **tok);
 DH_API dh_status dh_tokenizer_from_gpt2(dh_ctx *ctx, const void *encoder_json, size_t n_encoder,
                                         const void *vocab_bpe, size_t n_vocab_bpe,
@@ -64,10 +65,12 @@ DH_API dh_status dh_tokenizer_from_llama2c(dh_ctx *ctx, const void *data, size_t
 DH_API dh_status dh_tokenizer_from_chars_json(dh_ctx *ctx, const void *json, size_t n_bytes,
                                               dh_tokenizer **tok);
 
-/* Vocabulary = the sorted code points of a UTF-8 text. Of files: dh_dataset_chars. */
+/* The vocabulary is the sorted code points of a UTF-8 text. Of files: dh_dataset_chars.
+ * errors    DH_EINVAL the text is empty or not UTF-8; DH_ENOMEM */
 DH_API dh_status dh_tokenizer_chars_from_text(dh_ctx *ctx, const void *text, size_t n_bytes,
                                               dh_tokenizer **tok);
-/* Write a chars tokenizer as JSON, atomically; dh_tokenizer_load reads it. */
+/* Writes a chars tokenizer as JSON, atomically; dh_tokenizer_load reads it.
+ * errors    DH_EINVAL a tokenizer of another kind; DH_EIO; DH_ENOMEM */
 DH_API dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, const char *path);
 
 /* ---- facts ------------------------------------------------------------------------ */

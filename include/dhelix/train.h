@@ -61,8 +61,10 @@ DH_API dh_status dh_train(dh_ctx *ctx, const dh_job *job, const dh_train_options
 /* Ranks of the launcher (mpirun, srun) this process was started by; 0: none. */
 DH_API int64_t dh_launched_ranks(void);
 
-/* The job's tokenizer, whose ids the vocabulary must hold where it is given. "chars" reads the
- * training texts. Caller frees *tokenizer. */
+/* The job's tokenizer. Where the model's vocabulary is given, it must hold the tokenizer's ids.
+ * "chars" reads the training texts.
+ * out       caller frees with dh_tokenizer_destroy
+ * errors    those of dh_tokenizer_load; DH_EINVAL the vocabulary is too small */
 DH_API dh_status dh_train_tokenizer(dh_ctx *ctx, const dh_job *job, dh_tokenizer **tokenizer);
 
 /* ---- trained models -------------------------------------------------------------------------- */

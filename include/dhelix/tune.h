@@ -195,7 +195,7 @@ typedef struct dh_tune_options {
 /* A job file as a search takes it. The file's mesh, micro-batch, schedule and strategy are set
  * aside. Settings that overrides give ("parallel.tp=8") stay fixed.
  * out       set only on DH_OK: the job, which the caller frees, and dh_tune_options.fixed
- * errors    as dh_job_load */
+ * errors    those of dh_job_load */
 DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                               size_t n_overrides, dh_job **job, unsigned *fixed);
 
@@ -205,7 +205,7 @@ DH_API dh_status dh_tune_load(dh_ctx *ctx, const char *path, const char *const *
  *           n: bytes of refused
  * out       job: set only on DH_OK, the caller frees it; NULL where the job cannot be on so many
  *           devices. refused: the reason then, else ""
- * errors    DH_ENOMEM; with 0 devices as dh_job_load */
+ * errors    DH_ENOMEM; with 0 devices those of dh_job_load */
 DH_API dh_status dh_tune_load_given(dh_ctx *ctx, const char *path, const char *const *overrides,
                                     size_t n_overrides, int64_t devices, dh_job **job,
                                     char *refused, size_t n);

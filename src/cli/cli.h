@@ -87,7 +87,7 @@ extern const char *const dh_cli_level_names[]; /* by dh_log_level */
 
 /* main.c: every command, in the order of help. */
 const dh_command *const *dh_commands(size_t *n);
-/* DH_EMISSING, with the nearest name. */
+/* errors    DH_EMISSING with the nearest name */
 dh_status dh_command_find(dh_ctx *ctx, dh_cli *cli, const char *name, const dh_command **command);
 
 /* cmd_list.c: what a list has in its first column, a blank behind each. name: of

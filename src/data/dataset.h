@@ -94,7 +94,7 @@ dh_status dh_dataset_check_same(dh_ctx *ctx, const dh_dataset *ds);
 /* Non-overlapping windows of seq_len + 1 tokens, neighbours sharing one: (tokens - 1) / T; with
  * shares, those of the entries together. */
 int64_t dh_dataset_windows(const dh_dataset *ds, int64_t seq_len);
-/* DH_EINVAL when there is not even one window, naming what there is. */
+/* errors    DH_EINVAL there is not even one window: names what there is */
 dh_status dh_dataset_check(dh_ctx *ctx, const dh_dataset *ds, int64_t seq_len);
 
 /* Tokens of sample i >= 0: inputs are tokens[0..T), targets tokens[1..T].

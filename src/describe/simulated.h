@@ -95,7 +95,8 @@ uint64_t dh_simulated_system_bytes(const dh_simulated *one);
 uint64_t dh_simulated_needed_bytes(const dh_simulated *one);
 bool dh_simulated_fits(const dh_simulated *one, const dh_cluster *cluster);
 
-/* Without a cluster: DH_EINVAL where this machine could never hold the job. */
+/* Without a cluster: whether this machine could ever hold the job.
+ * errors    DH_EINVAL it could not */
 dh_status dh_simulated_check_here(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster);
 /* Of a device, in the job's type; 0: not known. */
 double dh_simulated_peak(const dh_simulated_how *how, const dh_job *job);

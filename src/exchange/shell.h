@@ -37,7 +37,7 @@ typedef struct shell {
 
 /* The line of the file that the shell is at. */
 int sh_line_of(const shell *s);
-/* DH_EFORMAT with that line. */
+/* returns   DH_EFORMAT with that line */
 dh_status sh_refuse(shell *s, const char *what);
 dh_status sh_no_memory(shell *s);
 /* A copy of n bytes as the list's last word.

@@ -67,8 +67,8 @@ void rewrite_late_fini(rewrite_late *late);
 
 /* errors    DH_EUNSUPPORTED always: `pass` has no rule for the operator. */
 dh_status rewrite_refuse(dh_ctx *ctx, const char *pass, const dh_op *op);
-/* The new order takes the place of the old one if all went well. Returns st, or
- * DH_ENOMEM "out of memory <doing>". */
+/* The new order takes the place of the old one if all went well.
+ * returns   st, or DH_ENOMEM "out of memory <doing>" */
 dh_status rewrite_end(dh_ctx *ctx, rewrite *r, dh_status st, const char *doing);
 
 /* For each tensor that owns storage, the operators that use any of it, in their order. */

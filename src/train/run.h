@@ -122,9 +122,10 @@ dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run);
 dh_status dh_run_resume(dh_ctx *ctx, dh_run *run, bool *resumed);
 
 /* ---- spikes.c: steps outside the band of those before them -------------------------------- */
-/* After a step, before it counts: whether loss and gradient norm stay in their band. A step that
- * leaves it ends the run with DH_EDIVERGED, or the run is where its last good checkpoint was.
- * Every rank calls. */
+/* After a step, before it counts: whether loss and gradient norm stay in their band. Every rank
+ * calls.
+ * out       *went_back: the step left the band, and the run is where its last good checkpoint was
+ * errors    DH_EDIVERGED the step left the band, and the run ends */
 dh_status dh_run_judge_step(dh_ctx *ctx, dh_run *run, bool *went_back);
 
 /* ---- patience.c: how long ranks wait for each other ------------------------------------------ */

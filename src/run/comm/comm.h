@@ -172,8 +172,8 @@ void dh_comm_leave(dh_comm *comm, int stream);
 
 /* End the world: all other ranks' calls return DH_ECOMM with "rank N stopped: message". */
 void dh_comm_abort(dh_comm *comm, const char *message);
-/* DH_ECOMM with the message when the world has failed. For ranks that compute long
- * between calls. Cheap. */
+/* Whether the world still works. For ranks that compute long between calls. Cheap.
+ * errors    DH_ECOMM it has failed, with its message */
 dh_status dh_comm_check(dh_ctx *ctx, dh_comm *comm);
 
 /* ---- groups ----------------------------------------------------------------------------- */

@@ -107,7 +107,8 @@ const char *dh_comm_call_text(const dh_comm_group *group, const dh_comm_head *he
 /* Why two members' calls do not fit together, into buf; false when they do. */
 bool dh_comm_heads_differ(const dh_comm_group *group, int a, const dh_comm_head *head_a, int b,
                           const dh_comm_head *head_b, char *buf, size_t cap);
-/* DH_ECOMM: "rank N stopped: message; rank M was waiting in CALL". head may be NULL. */
+/* in        head: may be NULL
+ * returns   DH_ECOMM "rank N stopped: message; rank M was waiting in CALL" */
 dh_status dh_comm_fail_stopped(dh_ctx *ctx, const dh_comm_group *group, const dh_comm_head *head,
                                int by_rank, const char *message);
 

@@ -111,7 +111,8 @@ bool local_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns
 void local_note(local_slot *slot, local_activity activity, const dh_comm_head *head);
 /* Fail with the world's message; no lock is held. */
 dh_status local_fail_stopped(dh_ctx *ctx, const local_group *group, const dh_comm_head *head);
-/* Stop the world because of this call; returns DH_ECOMM with the message. */
+/* Stops the world because of this call.
+ * returns   DH_ECOMM with the message */
 dh_status local_fail_here(dh_ctx *ctx, local_group *group, const char *message);
 /* Stop it because members marked in group->missing did not come: they left the
  * world, or did nothing until the timeout. what: "all_gather #17 of group ..." */

@@ -72,7 +72,8 @@ dh_status peer_check(dh_ctx *ctx, const peer_link *l);
  * errors    DH_ECOMM: a rank has failed, or nobody came */
 dh_status peer_await(dh_ctx *ctx, peer_link *l, const char *what, int64_t deadline_ns);
 void peer_moved(peer_room *room);
-/* Members' calls that do not fit together end the world. Returns DH_ECOMM. */
+/* Members' calls that do not fit together end the world.
+ * returns   DH_ECOMM */
 dh_status peer_misfit(dh_ctx *ctx, peer_link *l, const char *text);
 /* A stream goes on once another member's data are there, or once that member is through with this
  * one's. The event has been recorded before this is called. A stream therefore waits only for work

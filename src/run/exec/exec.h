@@ -73,8 +73,9 @@ dh_status dh_exec_create(dh_ctx *ctx, const dh_device *device, const dh_program 
 /* While its communicator is there, and in the order in which partners destroy theirs: its groups go
  * with it. NULL is fine. */
 void dh_exec_destroy(dh_exec *exec);
-/* One pass over the program. DH_EDIVERGED with check_finite names the
- * instruction that first made a non-finite value. */
+/* One pass over the program.
+ * errors    DH_EDIVERGED with check_finite: names the instruction that first made a non-finite
+ *           value; DH_ECOMM; those of the device */
 dh_status dh_exec_run(dh_ctx *ctx, dh_exec *exec, const dh_step *step);
 /* State of masters and moments after the last run, complete or not. */
 typedef enum dh_updated {
