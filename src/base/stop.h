@@ -2,7 +2,7 @@
  * handler or any thread sets it.
  *
  * Every loop that may take longer than a second calls dh_heed_stop in steps of some milliseconds.
- * A step is a slot of a schedule, a buffer of a file or an event of a simulation. It costs a
+ * Such steps are slots of a schedule, buffers of a file or events of a simulation. A call costs a
  * load. A function that gives other threads contexts of their own, or tries something in one, makes
  * them with dh_ctx_like. Nothing is tried again, or in another way, after DH_EINTERRUPTED. */
 #ifndef DH_BASE_STOP_H
