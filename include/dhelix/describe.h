@@ -59,7 +59,8 @@ typedef struct dh_describe_simulate_options {
 /* One training step by each strategy with each schedule (simulate.h). A strategy that cannot run
  * the job has the reason in its place. If it is the only one, the reason is the error. The first of
  * several is the job as given (`as_given`); `speed_up` is over it. `same_as` names an earlier
- * strategy with the same programs. */
+ * strategy with the same programs.
+ * errors    those of dh_simulate_job; DH_EMISSING a strategy or schedule; DH_EINVAL options */
 DH_API dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
                                       const dh_describe_simulate_options *options, dh_str *json);
 

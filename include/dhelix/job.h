@@ -231,7 +231,9 @@ typedef struct dh_job {
     dh_job_derived derived;
 } dh_job;
 
-/* Defaults only; the model is unset. Caller frees with dh_job_destroy. */
+/* A job of defaults, with the model unset.
+ * out       caller frees with dh_job_destroy
+ * errors    DH_ENOMEM */
 DH_API dh_status dh_job_create(dh_ctx *ctx, dh_job **job);
 DH_API void dh_job_destroy(dh_job *job);
 /* Reads a YAML job file, applies n overrides "section.key=value", resolves the model, and checks
@@ -249,8 +251,9 @@ DH_API void dh_job_destroy(dh_job *job);
  *           dh_job_check; DH_ENOMEM */
 DH_API dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *overrides,
                              size_t n_overrides, dh_job **job);
-/* The same from memory (tests, fuzzing); base_dir, which may be NULL, resolves the
- * file's relative paths, and other paths stay as they are. */
+/* The same from memory (tests, fuzzing).
+ * in        base_dir: start of the file's relative paths; NULL: all paths stay as they are
+ * errors    those of dh_job_load */
 DH_API dh_status dh_job_parse(dh_ctx *ctx, const char *text, size_t n_bytes, const char *file_name,
                               const char *base_dir, const char *const *overrides,
                               size_t n_overrides, dh_job **job);
@@ -289,12 +292,14 @@ DH_API int64_t dh_job_decay_end(const dh_job *job);
 /* Learning rate of step s (0-based): linear warm-up lr*(s+1)/warmup, then the
  * schedule from lr down to min_lr at decay_steps, then min_lr. */
 DH_API double dh_job_lr(const dh_job *job, int64_t step);
-/* The job as YAML with every setting and its value (caller frees). Parses back to
- * the same job; the model is spelled out, so its file is no longer needed and
- * model_spec becomes NULL. */
+/* The job as YAML with every setting and its value. It parses back to the same job. The model is
+ * spelled out, so its file is no longer needed and model_spec becomes NULL.
+ * out       *text: caller frees
+ * errors    DH_ENOMEM */
 DH_API dh_status dh_job_print(dh_ctx *ctx, const dh_job *job, char **text);
 /* Appends a line "section.key: value" for every setting that must be equal on all ranks of a
- * run. Paths of data and profiles on a rank's own machine, and its threads, are not among them. */
+ * run. Paths of data and profiles on a rank's own machine, and its threads, are not among them.
+ * errors    DH_ENOMEM */
 DH_API dh_status dh_job_print_common(dh_ctx *ctx, const dh_job *job, dh_str *out);
 /* Settings with type, unit, default, range and help, in lines of width columns: all (name NULL), a
  * section ("parallel" or "train.") or one ("train.steps"). Returns how many there are. */
