@@ -477,8 +477,8 @@ double dh_op_part_share(const dh_op *op, int64_t n_ranks, uint32_t part);
 
 /* Text form (src/graph/README.md), appended to out. Any graph prints, for people to look at. A
  * graph that passes dh_graph_check reads back equal, if its dims are finite and not negative.
- * `dhelix check` prints the graphs of jobs. Read are programs that people write (`dhelix
- * run-graph`), and graphs that passes are shown or tested by (tests/graph).
+ * `dhelix check` prints the graphs of jobs. Two kinds of text are read: programs that people write
+ * (`dhelix run-graph`), and graphs in tests of passes (tests/graph).
  * errors    DH_ENOMEM */
 dh_status dh_graph_print(dh_ctx *ctx, const dh_graph *graph, dh_str *out);
 /* The text need not be terminated and may hold any bytes. The result passes

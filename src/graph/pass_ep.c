@@ -49,9 +49,10 @@ typedef struct pass {
     dh_group_stages stages; /* of a copy per node; n_nodes 0: rows go in one step */
     int64_t capacity;       /* rows of an expert for the rank's tokens; 0: dropless */
     struct {
-        int64_t own;            /* places of the rank's tokens by node */
-        int64_t share, room;    /* places that come if all ranks get as many; that may come */
-        uint32_t places;        /* places in that order */
+        /* Numbers of places: of the rank's tokens by node; that come if all ranks get as many; that
+         * may come. */
+        int64_t own, share, room;
+        uint32_t places;        /* place of each of the rank's tokens, by node */
         uint32_t sent, arrived; /* offsets of places by node: of the rank's, and of those here */
         uint32_t slots;         /* slots of the choices of places here, by expert */
         uint32_t weights;       /* weights of these choices */
