@@ -15,6 +15,7 @@ symbols=$(nm -D --defined-only "$build/python/_dhelix.abi3.so" | sed 's/.* //')
 
 inside "$root/tests/python/test_package.py" "$root"
 inside "$root/tests/python/embedding.py" "$root"
+inside "$root/tests/python/test_orders.py" "$root"
 
 # Every block of the page, one behind the other, as a reader would type them.
 sed -n '/^```python$/,/^```$/p' docs/python.md | grep -v '^```' >"$tmp/example.py"
