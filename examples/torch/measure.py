@@ -22,6 +22,18 @@ TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # of a gradient's largest value
 
 
+def operators(planned: dict, alone: Trace, ordered: Trace) -> None:
+    """Times of each operator: its own as predicted and measured, and what it takes in the order."""
+
+    def median(trace: Trace, name: str) -> float:
+        return statistics.median(e["end_us"] - e["start_us"] for e in trace.entries if e["operator"] == name)
+
+    print(f"\n{'operator':28}{'alone, predicted':>18}{'alone':>12}{'in the order':>14}")
+    for p in planned["operators"]:
+        name = f"{p['strand'][0].upper()} {p['operator']} {p['output']}"
+        print(f"{name:28}{p['alone_us']:18.1f}{median(alone, name):12.1f}{median(ordered, name):14.1f}")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("job", help="a job file, as of `dhelix plan`")
@@ -32,6 +44,7 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=4, help="layers that are run, of those of the job")
     options.add_argument("--micro-batches", type=int, default=4)
     options.add_argument("--steps", type=int, default=5, help="measured steps; two more come first")
+    options.add_argument("--operators", action="store_true", help="also the time of each operator")
     options.add_argument("--trace", help="timeline of rank 0's last step, for Perfetto")
     args = options.parse_args()
 
@@ -57,12 +70,12 @@ def main() -> None:
     size = (args.micro_batches, 2, job["train.micro_batch"], job["train.seq_len"])
     micro_batches = [(x, y) for x, y in torch.randint(model.shape.vocab, size).to(device)]
 
-    measured, losses, gradients = {}, {}, {}
+    measured, losses, gradients, traces = {}, {}, {}, {}
     for name, how in (("sequential", None), ("order", order)):
         times = []
         for number in range(-2, args.steps):
             model.zero_grad()
-            trace = Trace()
+            trace = traces[name] = Trace()
             dist.barrier()
             losses[name] = float(model.step(micro_batches, how, trace))
             if number >= 0 and how:
@@ -72,7 +85,7 @@ def main() -> None:
                 times += [f + b for f, b in zip(alone[::2], alone[1::2])]
         measured[name] = statistics.median(times)
         gradients[name] = [p.grad for p in model.parameters()]
-    paired = [e["operator"] for e in trace.entries if 0 < e["slot"] < args.micro_batches]
+    paired = [e["operator"] for e in traces["order"].entries if 0 < e["slot"] < args.micro_batches]
     if paired != [step.operator.name for step in order.steps] * (args.layers * (args.micro_batches - 1)):
         sys.exit("the operators were not issued in the order's order")
     pairs = zip(gradients["order"], gradients["sequential"])
@@ -88,8 +101,10 @@ def main() -> None:
         ratios = [times["sequential"] / times["order"] for times in (predicted, measured)]
         print(f"{'speed-up':12}{ratios[0]:12.2f}{ratios[1]:12.2f}")
         print(f"loss {losses['sequential']:.6f} and {losses['order']:.6f}; gradients differ by at most {max(said):.1e}")
+        if args.operators:
+            operators(planned, traces["sequential"], traces["order"])
         if args.trace:
-            trace.write(args.trace)
+            traces["order"].write(args.trace)
     same = abs(losses["order"] - losses["sequential"]) <= TOLERANCE[dtype] * abs(losses["sequential"])
     if not (same and all(far <= TOLERANCE[dtype] for far in said)):
         sys.exit("the order's losses or gradients are not the sequential run's")

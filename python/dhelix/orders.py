@@ -154,23 +154,25 @@ class Order:
     steps: Tuple[Step, ...]
 
     def __init__(self, lines: Iterable[_Line], path: str) -> None:
-        found: Dict[str, str] = {}
+        found: Dict[str, Tuple[int, str]] = {}
         steps: List[Step] = []
         for where, name, barrier in lines:
             if name not in OPERATORS:
                 raise _fail(where, self._unknown(name))
             if name in found:
-                raise _fail(where, f'"{name}" stands at {found[name]} already')
-            operator = OPERATORS[name]
-            for read in operator.reads:
-                maker = _MAKER.get((operator.strand, read))
-                if maker and maker.name not in found:
-                    raise _fail(where, f'"{name}" needs "{maker.name}", which has to stand before it')
-            found[name] = where
-            steps.append(Step(operator, barrier))
+                raise _fail(where, f'"{name}" stands at {found[name][1]} already')
+            found[name] = len(steps), where
+            steps.append(Step(OPERATORS[name], barrier))
         missing = [name for name in OPERATORS if name not in found]
         if missing:
             raise _fail(path, f'"{missing[0]}" is missing ({len(missing)} of {len(OPERATORS)} operators are); {_JOBS}')
+        for place, step in enumerate(steps):
+            for read in step.operator.reads:
+                maker = _MAKER.get((step.operator.strand, read))
+                if maker and found[maker.name][0] > place:
+                    where = found[step.operator.name][1]
+                    later = found[maker.name][1]
+                    raise _fail(where, f'"{step.operator.name}" needs "{maker.name}", which comes later, at {later}')
         self.steps = tuple(steps)
 
     @staticmethod

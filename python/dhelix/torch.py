@@ -122,7 +122,8 @@ _Reads = Sequence[Tuple[Any, _Run]]
 class _HostStreams:
     """CPU: computation is over when its call returns; a collective when its first reader has waited."""
 
-    def __init__(self) -> None:
+    def start(self, timed: bool) -> None:
+        """A step begins."""
         self._zero = time.perf_counter()
         self._last: List[_Run] = []
 
@@ -162,8 +163,11 @@ class _HostStreams:
 class _CudaStreams:
     """GPU: computation on the current stream, collectives on one of their own; events between them."""
 
-    def __init__(self, timed: bool) -> None:
-        self._streams = {"compute": torch.cuda.current_stream(), "communication": torch.cuda.Stream(priority=-1)}
+    def __init__(self) -> None:
+        self._communication = torch.cuda.Stream(priority=-1)  # one for all steps: memory is kept by stream
+
+    def start(self, timed: bool) -> None:
+        self._streams = {"compute": torch.cuda.current_stream(), "communication": self._communication}
         self._timed = timed
         self._last: Dict[str, _Run] = {}
         self._zero = self._event("compute")
@@ -317,17 +321,18 @@ class Llama(torch.nn.Module):
         """Parameters are drawn by ``seed`` until :meth:`load`. The group's ranks are the tensor-parallel ones."""
         super().__init__()
         self.shape, self.group = shape, group
+        self._streams: Union[None, _CudaStreams, _HostStreams] = None  # made where the first step finds the parameters
         self.rank, self.tp = dist.get_rank(group), dist.get_world_size(group)
         for what in ("n_heads", "n_kv_heads", "ffn_width"):
             if getattr(shape, what) % self.tp:
                 raise ValueError(f"{what}={getattr(shape, what)} does not divide by the group's {self.tp} ranks")
         if shape.head_dim % 2:
             raise ValueError(f"head_dim={shape.head_dim} is odd: positions rotate pairs of channels")
-        options = {"device": device, "dtype": dtype}
+        options = {"device": torch.device(device or "cpu"), "dtype": dtype}
 
         def weight(rows: int, columns: int, seed: int) -> torch.nn.Parameter:
-            drawn = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-            return torch.nn.Parameter((0.02 * drawn).to(**options))
+            generator = torch.Generator(options["device"]).manual_seed(seed)
+            return torch.nn.Parameter(0.02 * torch.randn(rows, columns, generator=generator, **options))
 
         def ones() -> torch.nn.Parameter:
             return torch.nn.Parameter(torch.ones(shape.width, **options))
@@ -372,7 +377,9 @@ class Llama(torch.nn.Module):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self._kinds = _Kinds(self.shape, self.group, self.tp, batch, seq, self.embed)
-        self._streams = _CudaStreams(trace is not None) if self.embed.is_cuda else _HostStreams()
+        if self._streams is None:
+            self._streams = _CudaStreams() if self.embed.is_cuda else _HostStreams()
+        self._streams.start(trace is not None)
         self._trace, self._issued, self._slot = trace, [], 0
         self._share = 1 / (batch * seq * len(micro_batches))
         self._loss = torch.zeros((), device=self.embed.device)

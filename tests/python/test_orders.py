@@ -87,7 +87,8 @@ class Orders(unittest.TestCase):
         early, late = at["B all_gather df.part"], at["B linear_dgrad dg"]
         swapped = list(lines)
         swapped[early - 1], swapped[late - 1] = lines[late - 1], lines[early - 1]
-        refused(f'other.order:{early}: "B linear_dgrad dg" needs "B all_gather df.part", which has to stand', swapped)
+        late_at = f"which comes later, at other.order:{late}"
+        refused(f'other.order:{early}: "B linear_dgrad dg" needs "B all_gather df.part", {late_at}', swapped)
         line = at["F norm n1"]
         refused(f'other.order:{line}: the layer has no "F norm nn1"; did you mean "F norm n1"?', renamed("F norm nn1"))
         refused(f'other.order:{line}: the layer has no "F norm n1 #2"', renamed("F norm n1 #2"))
@@ -97,7 +98,7 @@ class Orders(unittest.TestCase):
         refused('other.order: "B linear_wgrad d.fc1.w" is missing (1 of 36 operators', less)
         self.refused("36 of 36 operators are", "")
         self.refused("more than 16 MiB", "#" * (1 << 24 | 1))
-        for settings in ("parallel.sequence=false", "train.recompute=full", "parallel.tp=1"):
+        for settings in ("parallel.sequence=false", "train.recompute=full", "parallel.tp=1", "parallel.cp=2"):
             with self.subTest(settings), self.assertRaisesRegex(dhelix.MalformedFile, "parallel.tp of 2 or more"):
                 self.lines("--set", settings, "--set", "ranks=auto")
                 Order.read("my.order")

@@ -84,11 +84,12 @@ def batches():
     return [(tokens, targets) for tokens, targets in torch.randint(SHAPE.vocab, (MICRO_BATCHES, 2, BATCH, SEQ))]
 
 
-def stepped(whole, order, trace=None):
-    """Loss and gradients of a step by an order, or of the sequential one, on this rank."""
+def stepped(whole, order, trace=None, steps=1):
+    """Loss and added gradients of steps by an order, or of sequential ones, on this rank."""
     model = Llama(SHAPE)
     model.load(whole.w)
-    loss = model.step(batches(), order, trace)
+    for _ in range(steps):
+        loss = model.step(batches(), order, trace)
     return {"loss": loss, **{name: p.grad for name, p in model.named_parameters()}}
 
 
@@ -254,25 +255,27 @@ class Exported(unittest.TestCase):
         orders = self.exported("--policy", "auto")[0], self.exported("--set", "strategy=dhelix-paper")[0]
 
         def work():
-            want = stepped(self.whole, None)
+            want = stepped(self.whole, None, steps=2)
             for order in orders:
                 streams = []
 
-                def watched(timed):
-                    streams.append(Watched(timed))
+                def watched():
+                    streams.append(Watched())
                     return streams[-1]
 
                 def keep(tensor, stream):
                     stream.kept.add(tensor.data_ptr())
 
-                cuda = {"Stream": Stream, "Event": Event, "stream": current, "current_stream": Stream}
+                main = Stream()
+                cuda = {"Stream": Stream, "Event": Event, "stream": current, "current_stream": lambda main=main: main}
                 with contextlib.ExitStack() as patches:
                     patches.enter_context(mock.patch.multiple(torch.cuda, **cuda))
                     patches.enter_context(mock.patch.object(Tensor, "record_stream", keep))
-                    patches.enter_context(mock.patch.object(dhelix.torch, "_HostStreams", lambda: watched(False)))
-                    equal(stepped(self.whole, order), want)
+                    patches.enter_context(mock.patch.object(dhelix.torch, "_HostStreams", watched))
+                    equal(stepped(self.whole, order, steps=2), want)
                 per_pair, ends = len(OPERATORS), 2 * SHAPE.n_layers
-                assert streams[0].n_issued == (MICRO_BATCHES - 1) * SHAPE.n_layers * per_pair + ends * per_pair // 2
+                a_step = (MICRO_BATCHES - 1) * SHAPE.n_layers * per_pair + ends * per_pair // 2
+                assert len(streams) == 1 and streams[0].n_issued == 2 * a_step
                 assert streams[0].n_crossed > 0
 
         on_ranks(work)

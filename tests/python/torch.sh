@@ -24,9 +24,9 @@ says() {
 for schedule in zb-h1 dualpipev; do
     "$DHELIX" check examples/pp2.yaml --set parallel.schedule=$schedule --print csv >"$tmp/$schedule.csv"
     ranks examples/torch/pipelining.py "$tmp/$schedule.csv" || fail "$schedule: $(cat "$tmp/printed")"
-    says 'losses and gradients differ from the whole model.s by at most [0-9.]+e-?[0-9]+ of the largest value'
+    says 'losses and gradients differ from the whole model.s by at most [0-9.]+e[+-][0-9]+ of the largest value'
 done
-"$DHELIX" check examples/pp2.yaml --set parallel.schedule=wavelet --print csv >"$tmp/copies.csv"
+"$DHELIX" check examples/pp2.yaml --set parallel.schedule=bidirectional --print csv >"$tmp/copies.csv"
 ! ranks examples/torch/pipelining.py "$tmp/copies.csv" || fail "two copies of the model ran"
 says 'a stage is on two ranks'
 
@@ -37,7 +37,7 @@ parallel: {dp: 1, tp: 2}
 strategy: dhelix
 END
 "$DHELIX" plan "$tmp/job.yaml" --cluster a40 --policy round-robin --write "$tmp/my.order" >/dev/null
-for settings in "--policy auto --set train.dtype=bf16" "--order $tmp/my.order --trace $tmp/trace.json"; do
+for settings in "--policy auto --set train.dtype=bf16" "--order $tmp/my.order --operators --trace $tmp/trace.json"; do
     # shellcheck disable=SC2086 # several words
     ranks examples/torch/measure.py "$tmp/job.yaml" --cluster a40 --layers 2 --steps 1 $settings ||
         fail "measure.py $settings: $(cat "$tmp/printed")"
@@ -45,6 +45,12 @@ for settings in "--policy auto --set train.dtype=bf16" "--order $tmp/my.order --
     says '^speed-up +[0-9.]+ +[0-9.]+$'
     says '^loss 4\.[0-9]+ and 4\.[0-9]+; gradients differ by at most'
 done
+[ "$(grep -Ec '^[FB] [a-z_]+ [a-z0-9.]+( +[0-9]+\.[0-9]){3}$' "$tmp/printed")" -eq 36 ] || fail "no times of operators: $(cat "$tmp/printed")"
 python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["traceEvents"]) == 4 * 2 * 36' "$tmp/trace.json"
 ! ranks examples/torch/measure.py "$tmp/job.yaml" --cluster a40 --set parallel.tp=4 --set ranks=auto || fail "two ranks ran a job for four"
 says 'the job has parallel.tp=4: torchrun --nproc-per-node 4'
+
+# The page's program, as a reader would type it.
+sed -n '/^```python$/,/^```$/p' docs/howto/measure-in-pytorch.md | grep -v '^```' >"$tmp/page.py"
+(cd "$tmp" && ln -s job.yaml slice.yaml && ranks page.py) || fail "the page's program: $(cat "$tmp/printed")"
+says '^[0-9.]+ us a pair of layers, loss [0-9.]+$'
