@@ -47,8 +47,12 @@ def main() -> None:
     options.add_argument("--operators", action="store_true", help="also the time of each operator")
     options.add_argument("--trace", help="timeline of rank 0's last step, for Perfetto")
     args = options.parse_args()
+    if args.order and args.policy:
+        options.error("--order has the order already: leave out --policy")
+    if args.micro_batches < 2 or min(args.layers, args.steps) < 1:
+        options.error("a pair needs --micro-batches of at least 2, --layers and --steps of at least 1")
 
-    job = dhelix.Job(args.job, dict(pair.split("=", 1) for pair in args.set))
+    job = dhelix.Job(args.job, dict(pair.partition("=")[::2] for pair in args.set))
     if args.order:
         job = job.replace({"overlap.policy": os.path.abspath(args.order)})
     planned = job.order(args.policy, cluster=args.cluster)

@@ -45,7 +45,7 @@ def stages_of(path: str):
     """Stages of each rank, and the number of micro-batches, of a schedule's file."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = [[_Action.from_str(cell) for cell in row] for row in csv.reader(file)]
-    parts = [[p for action in row if action for p in (action.sub_actions or (action,))] for row in rows]
+    parts = [[p for action in row if action for p in action.sub_actions or (action,)] for row in rows]
     stages = [sorted({p.stage_index for p in row}) for row in parts]
     if sorted(sum(stages, [])) != list(range(sum(map(len, stages)))):
         sys.exit(f"{path}: a stage is on two ranks: PyTorch runs schedules with one copy of the model")
@@ -87,7 +87,7 @@ def main() -> None:
     schedule = _PipelineScheduleRuntime(
         [PipelineStage(module, stage, n_stages, device) for stage, module in own.items()], n_micro_batches, loss_of
     )
-    schedule._load_csv(args.schedule)  # underscored, but the one way to bring a file (PyTorch 2.6 to 2.15)
+    schedule._load_csv(args.schedule)  # underscored, but the one way to bring a file
 
     losses, seconds = [], []
     for _ in range(args.steps):

@@ -23,7 +23,7 @@ try:
     import torch.distributed as dist
     import torch.nn.functional as F
 except ImportError as error:
-    raise ImportError(f"dhelix.torch needs PyTorch 2.5 or later (pip install torch): {error}") from error
+    raise ImportError(f"dhelix.torch needs PyTorch 2.6 or later (pip install torch): {error}") from error
 
 from .orders import OPERATORS, SAVED, Order, Step
 
@@ -86,7 +86,7 @@ class Trace:
         self.entries: List[Dict[str, Any]] = []
 
     def pair_us(self, both: bool) -> List[float]:
-        """Time of each slot by the number of layers: of slots with both strands, or with one."""
+        """Time of each slot divided by its layers, for the slots with both strands, or for those with one."""
         slots: Dict[int, List[Dict[str, Any]]] = {}
         for entry in self.entries:
             slots.setdefault(entry["slot"], []).append(entry)
@@ -297,7 +297,7 @@ class _Kinds:
         return (x + y,)
 
 
-_Values = Dict[str, Tuple[Any, Optional[_Run]]]
+_Values = Dict[str, Tuple[Any, _Run]]
 _PARAMETER = _Run("compute", None)  # computation alone reads parameters, which are older than all of its stream
 
 

@@ -125,7 +125,7 @@ class Orders(unittest.TestCase):
 
     @unittest.skipIf(util.find_spec("torch"), "PyTorch is installed")
     def test_without_torch(self):
-        with self.assertRaisesRegex(ImportError, r"dhelix.torch needs PyTorch 2.5 or later \(pip install torch\)"):
+        with self.assertRaisesRegex(ImportError, r"dhelix.torch needs PyTorch 2.6 or later \(pip install torch\)"):
             import dhelix.torch  # noqa: F401
 
 
