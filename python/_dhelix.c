@@ -525,6 +525,43 @@ static PyObject *tokenize(PyObject *module, PyObject *args)
     return text;
 }
 
+typedef struct detokenize_args {
+    const char *tokenizer;
+    int32_t *ids;
+    size_t n;
+    unsigned flags;
+} detokenize_args;
+
+static dh_status detokenize_work(dh_ctx *ctx, call *c)
+{
+    const detokenize_args *a = c->args;
+    dh_tokenizer *tok;
+    DH_TRY(dh_tokenizer_load(ctx, a->tokenizer, &tok));
+    const dh_status st = dh_tokenizer_decode(ctx, tok, a->ids, a->n, a->flags, &c->out);
+    dh_tokenizer_destroy(tok);
+    return st;
+}
+
+static PyObject *detokenize(PyObject *module, PyObject *args)
+{
+    PyObject *list, *text = NULL;
+    int skip;
+    detokenize_args a = {.n = 0};
+    call c = {.work = detokenize_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "Osp", &list, &a.tokenizer, &skip)) return NULL;
+    const Py_ssize_t length = PyList_Size(list);
+    if (length < 0) return NULL;
+    a.flags = skip ? DH_DECODE_SKIP_SPECIAL : 0;
+    a.ids = PyMem_Calloc((size_t)length + 1, sizeof *a.ids);
+    if (!a.ids) return PyErr_NoMemory();
+    while (a.n < (size_t)length &&
+           PyArg_Parse(PyList_GetItem(list, (Py_ssize_t)a.n), "i", &a.ids[a.n]))
+        a.n++;
+    if (a.n == (size_t)length) text = run(module, &c);
+    PyMem_Free(a.ids);
+    return text;
+}
+
 typedef struct report_args {
     texts runs;
     const char *out;
@@ -606,6 +643,7 @@ static PyMethodDef methods[] = {
      "evaluate(path, data, tokenizer, text_field, special_tokens, chat_template, seq, batches, "
      "micro_batch, base, dtype, threads) -> JSON"},
     {"convert", convert, METH_VARARGS, "convert(path, out, dtype, base, replace) -> JSON"},
+    {"detokenize", detokenize, METH_VARARGS, "detokenize(ids, tokenizer, skip_special)"},
     {"tokenize", tokenize, METH_VARARGS,
      "tokenize(files, tokenizer, text, output, text_field, special_tokens, chat_template, ids, "
      "train_bpe) -> JSON"},

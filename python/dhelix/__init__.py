@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import convert, evaluate, metrics, report, sample, tokenize
+from .runs import convert, detokenize, evaluate, metrics, report, sample, tokenize
 
 __version__: str = _version()
 
@@ -54,6 +54,7 @@ __all__ = [
     "clusters",
     "evaluate",
     "convert",
+    "detokenize",
     "lists",
     "metrics",
     "report",

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
 from . import _dhelix
 
@@ -115,6 +115,15 @@ def tokenize(
     """
     how = (_path(output), text_field, special_tokens, chat_template, ids, train_bpe)
     return json.loads(_dhelix.tokenize(_paths(inputs), _path(tokenizer), text, *how))
+
+
+def detokenize(ids: Iterable[int], tokenizer: Path, *, skip_special: bool = False) -> str:
+    """The text of token ids: the other direction of :func:`tokenize`.
+
+    ``tokenizer`` is ``bytes`` or a path. Bytes that are no UTF-8, as where ids end inside a character, become
+    U+FFFD. With ``skip_special`` special tokens leave no text.
+    """
+    return _dhelix.detokenize([int(i) for i in ids], _path(tokenizer), skip_special)
 
 
 def _folder(run: Path) -> str:

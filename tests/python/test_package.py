@@ -425,6 +425,10 @@ class Models(Test):
         self.assertEqual((said["ids"], said["vocab"]), (list(text.encode()), 256))
         gpt2 = ROOT / "tests/data/tokenizers/gpt2"
         self.assertEqual(dhelix.tokenize(text=text, tokenizer=gpt2, ids=True)["ids"], [15496, 995])
+        self.assertEqual(dhelix.detokenize((15496, 995), gpt2), text)
+        self.assertEqual(dhelix.detokenize([50256, 15496], gpt2, skip_special=True), "Hello")
+        self.assertEqual(dhelix.detokenize("ä€".encode()[:-1], "bytes"), "ä\ufffd")
+        self.assertEqual(dhelix.detokenize([], "bytes"), "")
         said = dhelix.tokenize(self.text, "chars", output="short.bin")
         self.assertEqual(said["tokens"], self.text.stat().st_size)
         mine, theirs = pathlib.Path("short.bin").read_bytes(), pathlib.Path("theirs.bin")
@@ -449,6 +453,11 @@ class Models(Test):
         ):
             with self.assertRaisesRegex(dhelix.InvalidInput, message):
                 dhelix.tokenize(**wrong)
+        with self.assertRaisesRegex(dhelix.InvalidInput, "256"):
+            dhelix.detokenize([65, 256], "bytes")
+        for ids in ([1 << 40], [None], 7):
+            with self.assertRaises((OverflowError, TypeError)):
+                dhelix.detokenize(ids, "bytes")
 
 
     def test_report(self):
