@@ -5,8 +5,11 @@
  *   3. The best of two strands, with the passes of each row of one strand.
  *      The best of one strand, in the order of each other row of one strand.
  *   4. The best with layers by costs (split.c), where the job leaves them even.
+ *   5. On a cluster, two copies of the model, on each schedule that keeps them: without passes, and
+ *      with those of the best of two strands. Then the best of these with layers by costs.
  * A schedule that makes pairs, or a split of layers, stays if the job fixes it. Schedules with two
- * copies of the model are left to the job, since they take twice the memory of its weights. */
+ * copies of the model take twice the memory of its weights, and a cluster says what a device has; on
+ * this machine they are left to the job. */
 #include <string.h>
 
 #include "train/recipe.h"
@@ -26,6 +29,7 @@ typedef struct choosing {
     dh_arena *arena; /* owns the strategies that have no row */
     candidate list[MOST];
     size_t n;
+    size_t n_single; /* the first so many have one copy of the model */
 } choosing;
 
 /* ---- one candidate --------------------------------------------------------------------------- */
@@ -94,9 +98,9 @@ static dh_status try_parts(dh_ctx *ctx, choosing *c, const dh_pass_list *passes,
 
 /* ---- which is best --------------------------------------------------------------------------- */
 
-/* TUNING: what is taken in place of the first row has to promise more than this share of a step. On
- * this machine a gain within the error of predictions (beside.c) is not worth another order; on a
- * cluster all candidates share that error. */
+/* TUNING: what is taken in place of the first row, or two copies in place of one, has to promise
+ * more than this share of a step. On this machine a gain within the error of predictions (beside.c)
+ * is not worth another order; on a cluster all candidates share that error. */
 static double worth_it(const choosing *c)
 {
     return c->open->cluster ? 0.995 : 0.98;
@@ -106,7 +110,8 @@ static double worth_it(const choosing *c)
 static bool is_better(const choosing *c, const candidate *a, const candidate *b)
 {
     if (a->at.fits != b->at.fits) return a->at.fits;
-    const double margin = b == c->list ? worth_it(c) : 1;
+    const candidate *copies = c->list + c->n_single;
+    const double margin = b == c->list || (a >= copies && b < copies) ? worth_it(c) : 1;
     return (double)a->at.step_ns < margin * (double)b->at.step_ns;
 }
 
@@ -177,14 +182,31 @@ static bool leaves_split(const choosing *c)
     return c->open->job.pp > 1 && !*c->open->job.layer_split;
 }
 
-static dh_status try_split(dh_ctx *ctx, choosing *c)
+/* From the candidate `first` on. */
+static dh_status try_split(dh_ctx *ctx, choosing *c, size_t first)
 {
     dh_resolved open = *c->open;
     const candidate *best = best_of(c, ANY);
-    if (!best || !leaves_split(c)) return DH_OK;
+    if (!best || best < &c->list[first] || !leaves_split(c)) return DH_OK;
     open.job.layer_split = "auto";
     open.recipe.layer_split = "*";
     return try_one(ctx, c, &open, best->strategy);
+}
+
+static dh_status try_copies(dh_ctx *ctx, choosing *c)
+{
+    size_t n;
+    c->n_single = c->n;
+    const candidate *two = best_of(c, TWO);
+    const dh_pass_list none = {.n = 0}, passes = two ? two->strategy->passes : none;
+    const dh_schedule_row *const *rows = dh_schedule_rows(&n);
+    if (!c->open->cluster || c->paired || dh_job_schedule_file(&c->open->job)) return DH_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (!rows[i]->pairs || !keeps_copies(rows[i])) continue;
+        DH_TRY(try_parts(ctx, c, &none, rows[i]->name, "auto"));
+        DH_TRY(try_parts(ctx, c, &passes, rows[i]->name, "auto"));
+    }
+    return try_split(ctx, c, c->n_single);
 }
 
 static dh_status try_all(dh_ctx *ctx, choosing *c)
@@ -193,7 +215,8 @@ static dh_status try_all(dh_ctx *ctx, choosing *c)
     if (c->open->job.ranks == 1) return DH_OK;
     DH_TRY(try_schedules(ctx, c));
     DH_TRY(try_combinations(ctx, c));
-    return try_split(ctx, c);
+    DH_TRY(try_split(ctx, c, 0));
+    return try_copies(ctx, c);
 }
 
 /* ---- the result ------------------------------------------------------------------------------- */
@@ -241,7 +264,7 @@ dh_status dh_resolved_choose(dh_ctx *ctx, const dh_resolved *open, bool quiet, d
 {
     const dh_schedule_row *row;
     dh_ctx unknown = DH_CTX_INIT;
-    choosing c = {.open = open, .arena = dh_arena_create()};
+    choosing c = {.open = open, .arena = dh_arena_create(), .n_single = MOST};
     if (!c.arena) return dh_no_memory(ctx);
     if (!dh_job_schedule_file(&open->job) &&
         dh_schedule_find(&unknown, open->job.schedule, &row) == DH_OK)
