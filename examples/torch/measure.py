@@ -55,10 +55,6 @@ def main() -> None:
     job = dhelix.Job(args.job, dict(pair.partition("=")[::2] for pair in args.set))
     if args.order:
         job = job.replace({"overlap.policy": os.path.abspath(args.order)})
-    planned = job.order(args.policy, cluster=args.cluster)
-    order = Order.read(args.order) if args.order else Order.of(planned)
-    predicted = {"sequential": job.order("sequential", cluster=args.cluster)["slot_us"], "order": planned["slot_us"]}
-
     gpu = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")
     if gpu:
@@ -67,6 +63,14 @@ def main() -> None:
     rank, tp = dist.get_rank(), dist.get_world_size()
     if job["parallel.tp"] != tp:
         sys.exit(f"the job has parallel.tp={job['parallel.tp']}: torchrun --nproc-per-node {job['parallel.tp']}")
+
+    plans = [None, None]
+    if rank == 0:  # others would measure other times where there is no cluster
+        plans = [job.order("sequential", cluster=args.cluster), job.order(args.policy, cluster=args.cluster)]
+    dist.broadcast_object_list(plans)
+    planned = plans[1]
+    order = Order.read(args.order) if args.order else Order.of(planned)
+    predicted = {"sequential": plans[0]["slot_us"], "order": planned["slot_us"]}
 
     dtype = TYPES[job["train.dtype"]]
     model = Llama(Shape.of({**job, "model.n_layers": args.layers}), device=device, dtype=dtype)

@@ -14,6 +14,7 @@ shows how to measure with it. Importing it needs PyTorch; the package dhelix doe
 import json
 import os
 import time
+import zlib
 from collections import ChainMap
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -322,6 +323,7 @@ class Llama(torch.nn.Module):
         super().__init__()
         self.shape, self.group = shape, group
         self._streams: Union[None, _CudaStreams, _HostStreams] = None  # made where the first step finds the parameters
+        self._agreed: Optional[Order] = None
         self.rank, self.tp = dist.get_rank(group), dist.get_world_size(group)
         for what in ("n_heads", "n_kv_heads", "ffn_width"):
             if getattr(shape, what) % self.tp:
@@ -373,6 +375,8 @@ class Llama(torch.nn.Module):
             raise ValueError("all micro-batches have to have as many sequences and tokens, and as many targets")
         if batch * seq % self.tp:
             raise ValueError(f"{batch} sequences of {seq} tokens do not divide by the group's {self.tp} ranks")
+        if order is not None and order is not self._agreed:
+            self._agree(order)
         for parameter in self.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -401,6 +405,15 @@ class Llama(torch.nn.Module):
         for entry, run in self._issued:
             entry["start_us"], entry["end_us"] = self._streams.times_us(run)
         return self._loss
+
+    def _agree(self, order: Order) -> None:
+        """Ranks with different orders would wait for each other for ever: refuse them on all ranks."""
+        mark = zlib.crc32(repr(order.steps).encode())
+        marks = torch.tensor([mark, -mark], device=self.embed.device)
+        dist.all_reduce(marks, dist.ReduceOp.MAX, group=self.group)
+        if marks[0] != -marks[1]:
+            raise ValueError("the ranks have different orders: plan on one rank, and send its order to the others")
+        self._agreed = order
 
     def _pass(self, order: Order, forward: Optional[_MicroBatch], backward: Optional[_MicroBatch]) -> None:
         """One micro-batch through all layers, another one back through them; either may be None."""

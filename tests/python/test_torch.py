@@ -178,6 +178,20 @@ class Exported(unittest.TestCase):
 
         on_ranks(work)
 
+    def test_other_orders(self):
+        """Ranks with different orders end with an error, and do not wait for each other."""
+        orders = [self.exported("--policy", policy)[0] for policy in ("auto", "round-robin")]
+
+        def work():
+            try:
+                stepped(self.whole, orders[dist.get_rank()])
+            except ValueError as error:
+                assert "the ranks have different orders" in str(error)
+            else:
+                raise AssertionError("not refused")
+
+        on_ranks(work)
+
     def test_trace(self):
         """What ran is the plan's order: on the plan's streams, after all that the plan has it wait for."""
         order, document = self.exported("--policy", "exact")
