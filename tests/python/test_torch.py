@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import multiprocessing
 import os
@@ -102,7 +103,8 @@ def on_ranks(work):
         said = None
         try:
             torch.set_num_threads(1)
-            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=TP)
+            store, long = f"file://{folder}/store", datetime.timedelta(minutes=2)  # for ranks that wait for each other
+            dist.init_process_group("gloo", init_method=store, rank=number, world_size=TP, timeout=long)
             work()
             dist.barrier()
         except BaseException:  # pylint: disable=broad-except
