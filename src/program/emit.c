@@ -130,7 +130,8 @@ static dh_status add_param(dh_ctx *ctx, dh_program *p, dh_block_kind kind, const
 dh_status dh_emit_add_block(dh_ctx *ctx, dh_emitter *e, uint32_t graph, int layer, uint32_t *id)
 {
     dh_program *p = e->program;
-    dh_block block = {.graph = graph, .layer = layer, .flat = DH_NONE, .again = e->again};
+    dh_block block = {
+        .graph = graph, .layer = layer, .flat = DH_NONE, .of = DH_NONE, .again = e->again};
     dh_block_kind kind = p->graphs.at[graph]->kind;
     if (!dh_vec_push(&e->param0, (uint32_t)p->params.n)) return dh_no_memory(ctx);
     for (uint32_t which = 0; which < DH_MAX_BLOCK_PARAMS; which++) {

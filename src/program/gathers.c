@@ -64,10 +64,12 @@ static dh_gather describe(const plan *b, uint32_t flat, bool backward)
 
 static dh_status add_graph(dh_ctx *ctx, plan *b, uint32_t block, dh_graph *g, uint32_t *id)
 {
-    const dh_program *p = dh_emitter_program(b->emitter);
+    dh_program *p = dh_emitter_program(b->emitter);
     uint32_t graph;
     DH_TRY(dh_emit_add_graph(ctx, b->emitter, g, &graph));
-    return dh_emit_add_block(ctx, b->emitter, graph, p->blocks.at[block].layer, id);
+    DH_TRY(dh_emit_add_block(ctx, b->emitter, graph, p->blocks.at[block].layer, id));
+    p->blocks.at[*id].of = block;
+    return DH_OK;
 }
 
 static dh_status add_gather(dh_ctx *ctx, plan *b, uint32_t block, uint32_t flat, bool backward,

@@ -80,6 +80,8 @@ typedef struct dh_block {
     uint32_t lengths0; /* messages: into dh_program.lengths, in elements: to each of the group's
                         * members, then from each */
     uint32_t flat;     /* flat of its own parameters, DH_NONE */
+    uint32_t of;       /* gathers, reductions: the block whose parameters are gathered, or whose
+                        * backward completes the gradients; else DH_NONE */
     bool again;        /* of a second copy of the model, where the rank has the first copy's too */
     uint32_t params[DH_MAX_BLOCK_PARAMS]; /* parameter index by DH_PARAM_*, DH_NONE */
 } dh_block;

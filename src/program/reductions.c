@@ -505,7 +505,9 @@ static dh_status add_block(dh_ctx *ctx, const dh_reducer *r, uint32_t block, dh_
     dh_vec_fini(&list);
     if (st != DH_OK || !g) return st;
     DH_TRY(dh_emit_add_graph(ctx, r->emitter, g, &graph));
-    return dh_emit_add_block(ctx, r->emitter, graph, 0, id);
+    DH_TRY(dh_emit_add_block(ctx, r->emitter, graph, 0, id));
+    dh_emitter_program(r->emitter)->blocks.at[*id].of = block;
+    return DH_OK;
 }
 
 dh_status dh_reductions_add(dh_ctx *ctx, dh_reducer *r, uint32_t block, dh_sums which, uint32_t *id)

@@ -64,17 +64,6 @@ static void add_times(const dh_program_spec *spec, tune_block *b)
     }
 }
 
-static unsigned streams_of(const dh_program_spec *spec, const dh_graph *g)
-{
-    unsigned streams = 0;
-    for (size_t i = 0; i < g->ops.n; i++) {
-        const dh_cost_op at = {g, &g->ops.at[i], &spec->recipe.mesh, spec->rank};
-        if (dh_op_info_of(at.op->type)->resource == DH_RES_COMM)
-            streams |= 1u << dh_cost_stream(&at);
-    }
-    return streams;
-}
-
 /* ---- entry ---------------------------------------------------------------------------------- */
 
 static dh_block_kind kind_of(int block)
@@ -114,7 +103,6 @@ static dh_status make_layers(dh_ctx *ctx, const dh_program_spec *spec, const tun
         tune_block *b = &made->at[TUNE_LAYER + kind];
         DH_TRY(make_block(ctx, spec, system, TUNE_LAYER, kinds.layer[k], b));
         made->share[kind] = (double)kinds.count[k] / (double)model->n_layers;
-        made->streams |= streams_of(spec, b->graph);
         if (kinds.count[k] > most) {
             most = kinds.count[k];
             made->most = TUNE_LAYER + (int)kind;

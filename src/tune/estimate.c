@@ -5,6 +5,7 @@
  * one adds the same. Schedules are timed for two such numbers, and the rest is a straight
  * line. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,7 +86,7 @@ static dh_status find_transfer(estimate *e)
 {
     const dh_recipe *s = &e->spec.recipe;
     dh_graph *g;
-    e->basis.transfer = (tune_transfer){0};
+    e->basis.transfer = (tune_transfer){.one_link = s->one_link_stream};
     if (s->mesh.pp == 1) return DH_OK;
     DH_TRY(dh_graph_build_link(e->ctx, true, DH_GROUP_PP, dh_recipe_stream_rows(s), s->model.width,
                                s->dtype, s->model.n_experts, &g));
@@ -95,7 +96,6 @@ static dh_status find_transfer(estimate *e)
         const double ns = s->costs->solo(s->costs->self, &at).ns;
         t->slows += lost_ns(e, &at, ns);
         t->ns += ns + s->costs->event_ns + s->costs->launch_ns;
-        t->shared |= e->basis.blocks->streams >> dh_cost_stream(&at) & 1;
     }
     if (t->ns > 0) t->slows /= t->ns;
     dh_graph_destroy(g);
@@ -110,9 +110,11 @@ static dh_status reserve(estimate *e)
     const size_t n_ranks = (size_t)e->long_one->n_ranks;
     const size_t n = (size_t)DH_MAX(e->long_one->n_slots, e->short_one->n_slots) + 1;
     const size_t n_classes = (size_t)DH_MAX(e->long_one->n_classes, e->short_one->n_classes);
+    const size_t n_stages = (size_t)e->long_one->schedule->n_stages;
     const size_t n_types = (size_t)DH_MAX(e->long_one->n_types, e->short_one->n_types);
     const size_t bytes =
         n * sizeof(double) + n_classes * sizeof(tune_slot_cost) + n_types * sizeof(tune_held) +
+        n_stages * sizeof(tune_behind) +
         n_ranks * (2 * sizeof(tune_rank_end) + 2 * sizeof(double) + sizeof(tune_outline *));
     if (bytes > t->n_scratch) {
         double *more = realloc(t->scratch, 2 * bytes);
@@ -122,7 +124,8 @@ static dh_status reserve(estimate *e)
     }
     e->costs = (tune_slot_cost *)(t->scratch + n);
     e->held = (tune_held *)(e->costs + n_classes);
-    e->ends = (tune_rank_end *)(e->held + n_types);
+    e->behind = (tune_behind *)(e->held + n_types);
+    e->ends = (tune_rank_end *)(e->behind + n_stages);
     e->short_ends = e->ends + n_ranks;
     e->heads = (double *)(e->short_ends + n_ranks);
     e->tails = e->heads + n_ranks;
@@ -138,14 +141,31 @@ static double left_out(const estimate *e)
     return n_long > n_short ? ((double)e->spec.recipe.n_micro - n_long) / (n_long - n_short) : 0;
 }
 
+/* A head's gradients are made in its forward, unless a strategy orders its operators. Where those of
+ * every micro-batch are reduced they are whole until the backward; one micro-batch's are among
+ * what the outline counts. */
+static double head_bytes(const estimate *e, const tune_timetable *table)
+{
+    const dh_ordering *by = &e->spec.recipe.ordering;
+    const bool orders = by->policy->order || by->options.barriers;
+    return orders
+               ? 0
+               : (double)e->outlines[table->schedule->rank_of[table->schedule->n_stages - 1]]->head;
+}
+
 static void peaks_of_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
 {
+    const int32_t last = table->schedule->rank_of[table->schedule->n_stages - 1];
+    const double head = head_bytes(e, table);
     for (int32_t c = 0; c < table->n_classes; c++)
         e->costs[c] = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
     for (int32_t k = 0; k < table->n_types; k++)
         e->held[k] = tune_held_of(e->basis.blocks, &table->types[k]);
+    for (int32_t k = 0; k < table->n_types; k++)
+        if (table->types[k].head) e->held[k].whole_bytes += head;
     for (int32_t r = 0; r < table->n_ranks; r++)
-        ends[r].peak_bytes = tune_moments_peak(table, r, e->costs, e->held);
+        ends[r].peak_bytes =
+            DH_MAX(tune_moments_peak(table, r, e->costs, e->held) - (r == last ? head : 0), 0.0);
 }
 
 /* Without times, which most configurations do not get to. */
@@ -233,22 +253,25 @@ static double least_step_ns(estimate *e)
     return ahead ? most : most + optimizer;
 }
 
-static void run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
+static dh_status run_one(estimate *e, const tune_timetable *table, tune_rank_end *ends)
 {
     for (int32_t c = 0; c < table->n_classes; c++) {
-        e->costs[c] = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
-        e->costs[c].delay_ns = tune_reductions_delay(e, table, &table->classes[c], e->costs[c].ns);
-        e->costs[c].ns += e->costs[c].delay_ns;
+        tune_slot_cost *cost = &e->costs[c];
+        *cost = tune_slot_cost_of(&e->basis, table, &table->classes[c]);
+        DH_TRY(tune_reductions_beside(e, table, &table->classes[c], cost));
     }
-    tune_timetable_run(table, e->costs, e->basis.transfer, e->t->scratch, ends);
+    for (int32_t v = 0; v < table->schedule->n_stages; v++)
+        e->behind[v] = tune_reductions_behind(e, table, v);
+    tune_timetable_run(table, e->costs, e->basis.transfer, e->behind, e->t->scratch, ends);
+    return DH_OK;
 }
 
-static void run_schedule(estimate *e)
+static dh_status run_schedule(estimate *e)
 {
     const double k = left_out(e);
     double latest = 0;
-    if (k > 0) run_one(e, e->short_one, e->short_ends);
-    run_one(e, e->long_one, e->ends);
+    if (k > 0) DH_TRY(run_one(e, e->short_one, e->short_ends));
+    DH_TRY(run_one(e, e->long_one, e->ends));
     if (k > 0) find_ends_of_pipe(e, false);
     for (int32_t r = 0; k > 0 && r < e->long_one->n_ranks; r++) {
         tune_rank_end *end = &e->ends[r];
@@ -258,10 +281,10 @@ static void run_schedule(estimate *e)
         /* a straight line may be off */
         end->end_ns = DH_MAX(end->end_ns, e->heads[r] + end->busy_ns);
         latest = DH_MAX(latest, e->heads[r] + end->busy_ns + e->tails[r]);
-        end->peak_bytes += k * (end->peak_bytes - before->peak_bytes);
     }
     tune_rank_end *last = &e->ends[e->long_one->schedule->rank_of[0]];
     last->end_ns = DH_MAX(last->end_ns, latest);
+    return DH_OK;
 }
 
 /* Activations at the time when all whole gradients that do not persist exist. They are the most at
@@ -300,7 +323,7 @@ static void find_peak(const estimate *e, dh_tune_memory *memory)
     }
 }
 
-static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_ITEM])
+static dh_status count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_ITEM])
 {
     const double k = left_out(e);
     const tune_timetable *tables[] = {e->long_one, e->short_one};
@@ -310,21 +333,27 @@ static void count_items(const estimate *e, int32_t rank, double items[DH_N_TUNE_
             const tune_class *cls = &tables[i]->classes[c];
             const double n = weights[i] * tables[i]->counts[rank * tables[i]->n_classes + c];
             if (n == 0) continue;
-            const double ns = tune_slot_cost_of(&e->basis, tables[i], cls).ns;
-            tune_slot_items(&e->basis, tables[i], cls, ns, n, items);
-            items[DH_TUNE_ITEM_DP] += n * tune_reductions_delay(e, tables[i], cls, ns);
+            tune_slot_cost cost = tune_slot_cost_of(&e->basis, tables[i], cls);
+            tune_slot_items(&e->basis, tables[i], cls, cost.ns, n, items);
+            if (i == 0) /* run last, so its costs are known */
+                cost.delay_ns = e->costs[c].delay_ns;
+            else
+                DH_TRY(tune_reductions_beside(e, tables[i], cls, &cost));
+            items[DH_TUNE_ITEM_DP] += n * cost.delay_ns;
         }
+    return DH_OK;
 }
 
 /* A step begins on all ranks when the norm of the last one's gradients is there; with
  * post-validation on each when its own are. */
-static void find_step(const estimate *e, dh_tune_row *row)
+static dh_status find_step(const estimate *e, dh_tune_row *row)
 {
     const bool ahead = dh_recipe_is_post_validated(&e->spec.recipe);
-    double latest = 0, exposed = 0, optimizer = 0, most = 0;
+    double latest = 0, exposed = 0, optimizer = 0, most = 0, first;
     int32_t last = 0;
     for (int32_t r = 0; r < e->long_one->n_ranks; r++) {
-        const double behind = tune_reductions_behind(e, r);
+        double behind = e->ends[r].left_ns;
+        if (e->long_one->schedule->n_copies > 1) DH_TRY(tune_reductions_of_copies(e, r, &behind));
         const double own = e->outlines[r]->optimizer_ns;
         most = DH_MAX(most, own);
         if (e->ends[r].end_ns + behind + (ahead ? own : 0) <= latest) continue;
@@ -334,13 +363,14 @@ static void find_step(const estimate *e, dh_tune_row *row)
         last = r;
     }
     if (!ahead) optimizer = most;
-    const double first = tune_first_gathers_delay(e);
+    DH_TRY(tune_first_gathers_delay(e, &first));
     row->step_ns = first + (ahead ? latest : latest + optimizer);
     memset(row->item_ns, 0, sizeof row->item_ns);
-    count_items(e, last, row->item_ns);
+    DH_TRY(count_items(e, last, row->item_ns));
     row->item_ns[DH_TUNE_ITEM_DP] += first + exposed;
     row->item_ns[DH_TUNE_ITEM_OPTIMIZER] = optimizer;
     row->item_ns[DH_TUNE_ITEM_BUBBLE] = e->ends[last].end_ns - e->ends[last].busy_ns;
+    return DH_OK;
 }
 
 static dh_status find_blocks(estimate *e)
@@ -501,9 +531,8 @@ static dh_status estimate_schedule(estimate *e, const tune_limits *limits, dh_tu
     }
     DH_TRY(find_transfer(e));
     DH_TRY(tune_find_times(e, &e->basis.times));
-    run_schedule(e);
-    find_step(e, row);
-    return DH_OK;
+    DH_TRY(run_schedule(e));
+    return find_step(e, row);
 }
 
 dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tune_row *row,

@@ -14,6 +14,7 @@ typedef struct estimate {
     tune_basis basis;
     tune_slot_cost *costs; /* by class of the long one */
     tune_held *held;       /* by its types of stages */
+    tune_behind *behind;   /* by stage */
     tune_rank_end *ends, *short_ends;
     double *heads, *tails;         /* by rank: before its first slot, behind its last one */
     const tune_outline **outlines; /* by rank */
@@ -27,14 +28,22 @@ dh_status tune_find_timetables(estimate *e);
 dh_status tune_find_blocks(estimate *e, dh_recompute_kind recompute, const tune_blocks **blocks);
 dh_status tune_find_times(estimate *e, const tune_times **times);
 dh_status tune_find_outlines(estimate *e);
-/* reductions.c: what reductions of gradients, and gathers of parameters that are stored as shards,
- * add to a slot of the class, of `ns` without them */
-double tune_reductions_delay(const estimate *e, const tune_timetable *t, const tune_class *c,
-                             double ns);
+/* reductions.c: adds to a slot of the class what reductions of gradients, and gathers of parameters
+ * that are stored as shards, cost.
+ * errors    DH_ENOMEM */
+dh_status tune_reductions_beside(const estimate *e, const tune_timetable *t, const tune_class *c,
+                                 tune_slot_cost *cost);
 /* Time, in ns, by which gathers of parameters at the start of a step delay the first forward. Later
- * stages have their parameters by the time they begin. */
-double tune_first_gathers_delay(const estimate *e);
-/* And behind the rank's last slot, the long timetable having been run last. */
-double tune_reductions_behind(const estimate *e, int32_t rank);
+ * stages have their parameters by the time they begin.
+ * errors    DH_ENOMEM */
+dh_status tune_first_gathers_delay(const estimate *e, double *delay_ns);
+/* Of one copy of the model: what is reduced after a stage's last slot. e->costs must be known. */
+tune_behind tune_reductions_behind(const estimate *e, const tune_timetable *t, int32_t stage);
+/* With two copies of the model a sum begins when both copies have the gradient, which may be after
+ * the rank's own slots.
+ * out       behind_ns: time after these slots
+ * in        the long timetable has been run last
+ * errors    DH_ENOMEM */
+dh_status tune_reductions_of_copies(const estimate *e, int32_t rank, double *behind_ns);
 
 #endif

@@ -32,6 +32,8 @@ static void sum_by_micro(const dh_program *p, tune_outline *o)
             continue;
         }
         const uint64_t own = unreduced_bytes(p, f) + flat->addend.n_bytes;
+        const uint32_t graph = p->blocks.at[flat->after].graph;
+        if (p->graphs.at[graph]->kind == DH_BLOCK_HEAD) o->head += unreduced_bytes(p, f);
         two = DH_MAX(two, pair);
         pair = before + own;
         before = own;
@@ -230,23 +232,41 @@ static void find_whole(const dh_program *p, const dh_recipe *r, uint64_t *backwa
     }
 }
 
+/* ---- by block -------------------------------------------------------------------------------- */
+
+/* Blocks of a rank's stages, one after another. */
+static bool is_of_chain(const dh_program *p, uint32_t block)
+{
+    const dh_block_kind kind = p->graphs.at[p->blocks.at[block].graph]->kind;
+    const bool of_stage = kind == DH_BLOCK_EMBED || kind == DH_BLOCK_LAYER || kind == DH_BLOCK_HEAD;
+    return of_stage && !p->blocks.at[block].again;
+}
+
+/* The place of a block among them; of the first that is not before it. */
+static size_t place_of(const dh_program *p, uint32_t block)
+{
+    size_t n = 0;
+    for (uint32_t b = 0; b < block; b++) n += is_of_chain(p, b);
+    return n;
+}
+
 /* A backward gathers shares where the forward keeps them, and nothing where all stays whole. */
 static void sum_gathers(const dh_program *p, const dh_recipe *r, tune_outline *o)
 {
-    double near_ns = 0, far_ns = 0;
+    const bool stays = r->sharing.reshard == DH_GATHERED_WHOLE;
     uint64_t whole = 0, kept = 0;
     for (uint32_t b = 0; b < p->blocks.n; b++) {
         gathering g;
         if (!find_gathering(p, b, r->costs, &g)) continue;
+        tune_exchange *at = &o->blocks[place_of(p, p->blocks.at[b].of)];
         const bool forward = g.phase == DH_PHASE_F;
         if (g.shares) kept += g.bytes;
-        if (g.shares || (forward && g.from_shares)) continue;
+        if (g.shares || (stays && !forward) || (forward && g.from_shares)) continue;
         if (forward) whole += g.bytes;
-        *(forward ? &o->forward_gather_ns : g.from_shares ? &near_ns : &far_ns) += g.ns;
+        if (g.from_shares && !at->near) at->backward_ns = 0; /* in place of gathers from all */
+        at->near |= g.from_shares;
+        *(forward ? &at->forward_ns : &at->backward_ns) += g.ns;
     }
-    const bool stays = r->sharing.reshard == DH_GATHERED_WHOLE;
-    o->backward_gather_ns = stays ? 0 : near_ns > 0 ? near_ns : far_ns;
-    o->gathers_ahead = r->sharing.prefetch > 0 || stays;
     find_whole(p, r, &o->gathered, &o->gathered_forward);
     if (stays) o->gathered = o->gathered_forward = whole;
     o->gathered += kept;
@@ -256,9 +276,8 @@ static void sum_gathers(const dh_program *p, const dh_recipe *r, tune_outline *o
 typedef struct replayed {
     double stream_ns[DH_N_STREAM]; /* end of the last instruction */
     double *end_ns;                /* by instruction; reductions are done at 0 */
-    double *reduction_ns;          /* [n_reductions] */
     double *first_gather_ns;       /* [n_first_gathers] */
-    size_t n_reductions, n_first_gathers;
+    size_t n_first_gathers;
 } replayed;
 
 static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id, double ns,
@@ -272,7 +291,7 @@ static double run_instr(const dh_program *p, const dh_costs *costs, uint32_t id,
     return start + ns;
 }
 
-static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, tune_outline *o)
+static void walk(const dh_program *p, const dh_costs *costs, replayed *r, tune_outline *o)
 {
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const dh_instr *i = &p->instrs.at[id];
@@ -285,23 +304,24 @@ static dh_status walk(const dh_program *p, const dh_costs *costs, replayed *r, t
         } else if (dh_instr_graph(p, i)->kind == DH_BLOCK_GATHER) {
             r->first_gather_ns[r->n_first_gathers++] = ns + costs->launch_ns;
         } else {
-            r->reduction_ns[r->n_reductions++] = ns + costs->launch_ns;
+            tune_exchange *own = &o->blocks[place_of(p, p->blocks.at[i->block].of)];
+            own->reduce_ns += ns + costs->launch_ns;
+            own->n_pieces++;
         }
     }
-    return DH_OK;
 }
 
 /* TUNING: hundreds of pieces one by one take 4 % of a search; in groups of neighbours the steps of
  * Llama 3 70B on 128 A100 are the same within .2 %. */
-static dh_status group_all(dh_ctx *ctx, dh_arena *arena, const double *ns, size_t n,
-                           double **grouped, size_t *n_grouped)
+enum { MOST_PIECES = 64 };
+
+static dh_status group_first(dh_ctx *ctx, dh_arena *arena, const replayed *r, tune_outline *o)
 {
-    enum { MOST = 64 };
-    const size_t in_one = DH_MAX((n + MOST - 1) / MOST, (size_t)1);
-    *n_grouped = (n + in_one - 1) / in_one;
-    *grouped = DH_NEW_N(arena, double, *n_grouped + 1);
-    if (!*grouped) return dh_no_memory(ctx);
-    for (size_t i = 0; i < n; i++) (*grouped)[i / in_one] += ns[i];
+    const size_t n = r->n_first_gathers, in_one = DH_MAX((n + MOST_PIECES - 1) / MOST_PIECES, 1);
+    o->n_first_gathers = (n + in_one - 1) / in_one;
+    o->first_gather_ns = DH_NEW_N(arena, double, o->n_first_gathers + 1);
+    if (!o->first_gather_ns) return dh_no_memory(ctx);
+    for (size_t i = 0; i < n; i++) o->first_gather_ns[i / in_one] += r->first_gather_ns[i];
     return DH_OK;
 }
 
@@ -327,8 +347,7 @@ tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, boo
     dh_cost_op at = {.graph = layer, .mesh = comm->mesh, .rank = comm->rank};
     for (size_t i = 0; layer && i < layer->ops.n; i++) {
         at.op = &layer->ops.at[i];
-        if ((at.op->phase == DH_PHASE_F && !forward) || dh_cost_stream(&at) != DH_STREAM_COMPUTE)
-            continue;
+        if (at.op->phase == DH_PHASE_F && !forward) continue;
         const dh_op_rates rates = costs->beside(costs->self, &at, comm);
         const double ns = costs->solo(costs->self, &at).ns;
         alone += ns;
@@ -381,12 +400,28 @@ static dh_status build_layer(dh_ctx *ctx, const dh_program_spec *spec, const dh_
                             at.cp, layer);
 }
 
+/* How fast a transfer between stages is beside a reduction. */
+static dh_status find_link(dh_ctx *ctx, const dh_recipe *r, const dh_program *p,
+                           const dh_cost_op *reduction, tune_outline *o)
+{
+    dh_graph *g;
+    o->transfer_speed = 1;
+    if (p->mesh.pp == 1 || !reduction->op) return DH_OK;
+    DH_TRY(dh_graph_build_link(ctx, true, DH_GROUP_PP, dh_recipe_stream_rows(r), r->model.width,
+                               r->dtype, 0, &g));
+    const dh_cost_op transfer = {g, &g->ops.at[0], &p->mesh, p->rank};
+    o->transfer_speed = r->costs->beside(r->costs->self, &transfer, reduction).a;
+    dh_graph_destroy(g);
+    return DH_OK;
+}
+
 /* Beside the backward of a layer, by what that computes again. */
 static dh_status find_slow_down(dh_ctx *ctx, const dh_program_spec *spec, const dh_program *p,
                                 unsigned kinds, tune_outline *o)
 {
     const dh_costs *costs = spec->recipe.costs;
     const dh_cost_op reduction = longest_reduction(p, costs);
+    DH_TRY(find_link(ctx, &spec->recipe, p, &reduction, o));
     for (int k = 0; k < TUNE_N_RECOMPUTE_KINDS; k++) {
         dh_graph *layer = NULL;
         o->speeds[k] = (tune_speeds){1, 1};
@@ -405,18 +440,21 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     dh_program *p;
     own.outline = own.unplaced = true;
     DH_TRY(dh_program_build(ctx, &own, &p));
+    const size_t n_blocks = place_of(p, (uint32_t)p->blocks.n);
     tune_outline *o = DH_NEW(arena, tune_outline);
+    tune_exchange *blocks = DH_NEW_N(arena, tune_exchange, n_blocks + 1);
     replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns),
-                  .reduction_ns = calloc(p->instrs.n + 1, sizeof *r.reduction_ns),
                   .first_gather_ns = calloc(p->instrs.n + 1, sizeof *r.first_gather_ns)};
-    const bool ok = o && r.end_ns && r.reduction_ns && r.first_gather_ns;
-    dh_status st = ok ? walk(p, spec->recipe.costs, &r, o) : dh_no_memory(ctx);
-    if (st == DH_OK)
-        st = group_all(ctx, arena, r.reduction_ns, r.n_reductions, &o->reduction_ns,
-                       &o->n_reductions);
-    if (st == DH_OK)
-        st = group_all(ctx, arena, r.first_gather_ns, r.n_first_gathers, &o->first_gather_ns,
-                       &o->n_first_gathers);
+    const bool ok = o && blocks && r.end_ns && r.first_gather_ns;
+    dh_status st = ok ? DH_OK : dh_no_memory(ctx);
+    if (st == DH_OK) {
+        o->blocks = blocks;
+        walk(p, spec->recipe.costs, &r, o);
+        for (size_t b = 0; b < n_blocks; b++)
+            blocks[b].n_pieces =
+                DH_MIN(blocks[b].n_pieces, (int32_t)DH_MAX(MOST_PIECES / n_blocks, 1));
+        st = group_first(ctx, arena, &r, o);
+    }
     if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
@@ -424,7 +462,6 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
         *outline = o;
     }
     free(r.end_ns);
-    free(r.reduction_ns);
     free(r.first_gather_ns);
     dh_program_destroy(p);
     return st;

@@ -178,11 +178,6 @@ double tune_slot_floor_ns(const tune_blocks *blocks, const tune_timetable *t, co
     return most;
 }
 
-double tune_backward_ns(const tune_basis *p, const tune_stage *stage)
-{
-    return tune_chain_ns(&p->times->b, stage);
-}
-
 tune_slot_cost tune_slot_cost_of(const tune_basis *p, const tune_timetable *t, const tune_class *c)
 {
     const tune_stage *stage = &t->types[c->type];
@@ -191,12 +186,11 @@ tune_slot_cost tune_slot_cost_of(const tune_basis *p, const tune_timetable *t, c
     if (c->f < 0)
         return (tune_slot_cost){p->times ? DH_MAX(single_ns(p->times, stage, c->kind), floor_ns)
                                          : 0,
-                                b.peak - b.before, b.after - b.before, 0};
+                                .peak_bytes = b.peak - b.before};
     const tune_stage *f = &t->types[c->f];
     const bytes fb = bytes_of(p->blocks, f, DH_PIPE_F);
     return (tune_slot_cost){p->times ? DH_MAX(pair_ns(p->times, f, stage, c->kind), floor_ns) : 0,
-                            pair_peak(p->blocks, f, stage, &fb, &b) - b.before,
-                            fb.after + b.after - b.before, 0};
+                            .peak_bytes = pair_peak(p->blocks, f, stage, &fb, &b) - b.before};
 }
 
 /* ---- items ---------------------------------------------------------------------------------- */

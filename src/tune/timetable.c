@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/step_events.h"
 #include "tune/tuner.h"
 
 /* ---- types of stages ---------------------------------------------------------------------- */
@@ -83,150 +84,95 @@ static int32_t number_class(tune_timetable *t, int32_t *known, tune_class c)
     return *number - 1;
 }
 
-/* ---- order and needs --------------------------------------------------------------------- */
+/* ---- slots and transfers ------------------------------------------------------------------ */
 
-/* A slot or a transfer, by its place in the order that all ranks' programs share. */
-typedef struct event {
-    int64_t time;
-    int32_t slot, rank; /* of a transfer: the sender's */
-    int32_t peer;       /* of a transfer, -1 */
-    int32_t stage, micro;
-    bool forward;
-} event;
+typedef struct filling {
+    dh_step_events events;
+    int32_t *number; /* by event: that of its slot, or transfer */
+    int32_t *known;  /* number_class */
+    int32_t
+        *before; /* [n_ranks]: 1: its last slot that reads parameters was a backward; -1: none */
+} filling;
 
-typedef struct ordering {
-    event *events; /* [n_slots of the timetable] */
-    int32_t n;
-    int32_t *place;                 /* by slot of the schedule */
-    int32_t *arrival_f, *arrival_b; /* [stage][micro]: transfer that brings its input; -1 */
-    int32_t *known;
-    int32_t *left; /* [copy][stage]: micro-batches whose weight gradients are to come */
-} ordering;
-
-static int by_time(const void *x, const void *y)
+static int32_t link_of(int32_t from, int32_t to)
 {
-    const event *a = x, *b = y;
-    if (a->time != b->time) return a->time < b->time ? -1 : 1;
-    if ((a->peer < 0) != (b->peer < 0)) return a->peer < 0 ? 1 : -1;
-    if (a->peer < 0) return a->slot - b->slot;
-    if (a->stage != b->stage) return a->stage - b->stage;
-    if (a->micro != b->micro) return a->micro - b->micro;
-    return (int)a->forward - (int)b->forward;
+    static const int32_t number[DH_N_GROUPS] = {
+        [DH_GROUP_PP_ODD] = 1, [DH_GROUP_PP_BACK] = 2, [DH_GROUP_PP_BACK_ODD] = 3};
+    return number[dh_mesh_link(from, to)];
 }
 
-static size_t cell(const dh_schedule *s, int32_t stage, int32_t micro)
+static void fill_slot(tune_timetable *t, filling *f, const dh_step_event *e, int32_t n)
 {
-    return (size_t)stage * (size_t)s->n_micro + (size_t)micro;
+    const dh_schedule *s = t->schedule;
+    const dh_pipe_slot *slot = &s->slots[e->slot];
+    const int32_t last = slot->n_actions - 1, reduce = e->use[last].reduce;
+    const bool during = reduce >= 0 && f->events.list.at[reduce].when == DH_REDUCE_DURING;
+    const int32_t back = slot->action[last].kind != DH_PIPE_F;
+    bool reads = false;
+    t->slots[n].cls = number_class(t, f->known, class_of(t, slot, during));
+    for (int32_t k = 0; k <= last; k++) {
+        const dh_pipe_action *a = &slot->action[k];
+        const int32_t backward = a->kind != DH_PIPE_F;
+        if (k == last && (a->kind == DH_PIPE_B || a->kind == DH_PIPE_W))
+            t->last[s->copy_of[a->micro] * s->n_stages + a->stage] = n;
+        if (a->kind == DH_PIPE_W) continue;
+        t->n_visits[backward][a->stage]++;
+        t->n_turns[backward][a->stage] += f->before[e->rank] == !backward;
+        reads = true;
+    }
+    if (reads) f->before[e->rank] = back;
 }
 
-/* Stage that an action's result goes to, on another rank; -1: there is none. */
-static int32_t goes_to(const dh_schedule *s, const dh_pipe_action *a)
-{
-    const int32_t to = a->kind == DH_PIPE_F ? a->stage + 1 : a->stage - 1;
-    if (a->kind == DH_PIPE_W || to < 0 || to >= s->n_stages) return -1;
-    return dh_schedule_rank(s, to, a->micro) == dh_schedule_rank(s, a->stage, a->micro) ? -1 : to;
-}
-
-static int32_t count_transfers(const dh_schedule *s)
+static void fill(tune_timetable *t, filling *f)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < s->first_slot[s->n_ranks]; i++)
-        for (int32_t k = 0; k < s->slots[i].n_actions; k++)
-            n += goes_to(s, &s->slots[i].action[k]) >= 0;
-    return n;
-}
-
-static void list_slot(const dh_schedule *s, const dh_schedule_timing *timing, int32_t rank,
-                      int32_t slot, ordering *o)
-{
-    o->events[o->n++] = (event){timing->start_ns[slot], slot, rank, -1, 0, 0, false};
-    for (int32_t k = 0; k < s->slots[slot].n_actions; k++) {
-        const dh_pipe_action *a = &s->slots[slot].action[k];
-        const int32_t to = goes_to(s, a);
-        if (to < 0) continue;
-        o->events[o->n++] = (event){
-            timing->end_ns[slot], slot, rank, dh_schedule_rank(s, to, a->micro), a->stage, a->micro,
-            a->kind == DH_PIPE_F};
+    for (int32_t i = 0; i < f->events.end; i++) {
+        const dh_step_event *e = &f->events.list.at[i];
+        if (e->kind == DH_STEP_GATHER) t->n_gathers[!e->forward][e->stage]++;
+        if (e->kind != DH_STEP_SLOT && e->kind != DH_STEP_TRANSFER) continue;
+        f->number[i] = n;
+        t->slots[n] = (tune_slot){.rank = e->rank, .cls = -1, .peer = e->peer, .stage = -1};
+        for (int k = 0; k < 2; k++)
+            t->slots[n].need[k] = e->need[k] < 0 ? -1 : f->number[e->need[k]];
+        if (e->kind == DH_STEP_SLOT)
+            fill_slot(t, f, e, n);
+        else
+            t->slots[n].link = link_of(e->rank, e->peer);
+        n++;
     }
+    for (int32_t v = 0; v < t->schedule->n_stages && t->schedule->n_copies == 1; v++)
+        t->slots[t->last[v]].stage = v;
 }
 
-/* The clock by which programs put transfers between slots (plan/step_events.h). */
-static dh_status list_events(dh_ctx *ctx, const dh_schedule *s, ordering *o)
+static bool reserve(dh_arena *arena, filling *f, tune_timetable *t)
 {
-    dh_schedule_timing timing;
-    DH_TRY(dh_schedule_time_order(ctx, s, &timing));
-    for (int32_t r = 0; r < s->n_ranks; r++)
-        for (int32_t i = s->first_slot[r]; i < s->first_slot[r + 1]; i++)
-            list_slot(s, &timing, r, i, o);
-    dh_schedule_timing_fini(&timing);
-    qsort(o->events, (size_t)o->n, sizeof *o->events, by_time);
-    return DH_OK;
+    t->n_slots = f->events.n_timed;
+    t->slots = DH_NEW_N(arena, tune_slot, t->n_slots + 1);
+    f->number = malloc((f->events.list.n + 1) * sizeof *f->number);
+    f->known = calloc(most_classes(t) + 1, sizeof *f->known);
+    f->before = malloc(((size_t)t->n_ranks + 1) * sizeof *f->before);
+    for (int32_t r = 0; f->before && r < t->n_ranks; r++) f->before[r] = -1;
+    return t->slots && f->number && f->known && f->before;
 }
 
-/* Whether the slot makes the last gradients of its stage, and reductions run during it. They do not
- * if another stage waits for its result, or another copy of the model must complete them. */
-static bool completes(tune_timetable *t, ordering *o, const dh_pipe_slot *slot, int32_t i)
+/* The step's events (plan/step_events.h), with parameters that stay for all micro-batches that follow
+ * each other, so that what gathers is among them. */
+static dh_status list_slots(dh_ctx *ctx, dh_arena *arena, tune_timetable *t)
 {
-    const dh_schedule *s = t->schedule;
-    const dh_pipe_action *a = &slot->action[slot->n_actions - 1];
-    const int32_t at = s->copy_of[a->micro] * s->n_stages + a->stage;
-    if (a->kind != DH_PIPE_B && a->kind != DH_PIPE_W) return false;
-    t->last[at] = i;
-    return --o->left[at] == 0 && s->n_copies == 1 && goes_to(s, a) < 0;
-}
-
-static void fill_slot(tune_timetable *t, ordering *o, int32_t i)
-{
-    const dh_schedule *s = t->schedule;
-    const dh_pipe_slot *slot = &s->slots[o->events[i].slot];
-    tune_slot *own = &t->slots[i];
-    own->cls = number_class(t, o->known, class_of(t, slot, completes(t, o, slot, i)));
-    o->place[o->events[i].slot] = i;
-    for (int32_t k = 0; k < slot->n_actions; k++) {
-        const dh_pipe_action *a = &slot->action[k];
-        if (a->kind == DH_PIPE_W) continue;
-        const int32_t *arrival = a->kind == DH_PIPE_F ? o->arrival_f : o->arrival_b;
-        own->need[k] = arrival[cell(s, a->stage, a->micro)] - 1;
-    }
-}
-
-static void fill(tune_timetable *t, ordering *o)
-{
-    for (int32_t i = 0; i < t->n_slots; i++) {
-        const event *e = &o->events[i];
-        tune_slot *own = &t->slots[i];
-        *own = (tune_slot){.rank = e->rank, .cls = -1, .peer = e->peer, .need = {-1, -1}};
-        if (e->peer < 0) {
-            fill_slot(t, o, i);
-            continue;
-        }
-        own->need[0] = o->place[e->slot];
-        int32_t *arrival = e->forward ? o->arrival_f : o->arrival_b;
-        arrival[cell(t->schedule, e->forward ? e->stage + 1 : e->stage - 1, e->micro)] = i + 1;
-    }
-}
-
-static dh_status order_and_fill(dh_ctx *ctx, tune_timetable *t)
-{
-    const dh_schedule *s = t->schedule;
-    const size_t n_cells = (size_t)s->n_stages * (size_t)s->n_micro + 1;
-    const int32_t n_chunks = s->n_copies * s->n_stages;
-    ordering o = {.events = malloc(((size_t)t->n_slots + 1) * sizeof *o.events),
-                  .place = calloc((size_t)t->n_slots + 1, sizeof *o.place),
-                  .arrival_f = calloc(n_cells, sizeof *o.arrival_f),
-                  .arrival_b = calloc(n_cells, sizeof *o.arrival_b),
-                  .known = calloc(most_classes(t) + 1, sizeof *o.known),
-                  .left = malloc(((size_t)n_chunks + 1) * sizeof *o.left)};
-    const bool ok = o.events && o.place && o.arrival_f && o.arrival_b && o.known && o.left;
-    for (int32_t v = 0; ok && v < n_chunks; v++) o.left[v] = s->n_micro;
-    dh_status st = ok ? list_events(ctx, s, &o) : dh_no_memory(ctx);
-    if (st == DH_OK) fill(t, &o);
-    free(o.events);
-    free(o.place);
-    free(o.arrival_f);
-    free(o.arrival_b);
-    free(o.known);
-    free(o.left);
+    filling f = {.number = NULL};
+    dh_step_spec spec = {.schedule = t->schedule,
+                         .sharing = dh_sharing_of(3),
+                         .rank = -1,
+                         .trains = true,
+                         .runs = true};
+    spec.sharing.regather = DH_REGATHER_STAGE;
+    dh_status st = dh_step_events_make(ctx, &spec, &f.events);
+    if (st == DH_OK && !reserve(arena, &f, t)) st = dh_no_memory(ctx);
+    if (st == DH_OK) fill(t, &f);
+    dh_step_events_fini(&f.events);
+    free(f.number);
+    free(f.known);
+    free(f.before);
     return st;
 }
 
@@ -238,55 +184,6 @@ static bool count_slots(tune_timetable *t, dh_arena *arena)
     return t->counts != NULL;
 }
 
-/* ---- gathers --------------------------------------------------------------------------------- */
-
-static bool reads_parameters(const dh_pipe_action *a)
-{
-    return a->kind != DH_PIPE_W;
-}
-
-/* A slot that reads parameters of the stage of an action, in the same copy of the model. */
-static bool goes_through(const dh_schedule *s, const dh_pipe_slot *slot, const dh_pipe_action *a)
-{
-    for (int32_t k = 0; slot && k < slot->n_actions; k++) {
-        const dh_pipe_action *b = &slot->action[k];
-        if (reads_parameters(b) && b->stage == a->stage &&
-            s->copy_of[b->micro] == s->copy_of[a->micro])
-            return true;
-    }
-    return false;
-}
-
-static void count_gathers_of(tune_timetable *t, int32_t rank)
-{
-    const dh_schedule *s = t->schedule;
-    const dh_pipe_slot *before = NULL;
-    for (int32_t i = s->first_slot[rank]; i < s->first_slot[rank + 1]; i++) {
-        const dh_pipe_slot *slot = &s->slots[i];
-        bool reads = false;
-        for (int32_t k = 0; k < slot->n_actions; k++) {
-            const dh_pipe_action *a = &slot->action[k];
-            const int backward = a->kind != DH_PIPE_F;
-            if (!reads_parameters(a)) continue;
-            t->n_visits[backward][a->stage]++;
-            t->n_gathers[backward][a->stage] += !goes_through(s, before, a);
-            reads = true;
-        }
-        if (reads) before = slot;
-    }
-}
-
-static bool count_gathers(tune_timetable *t, dh_arena *arena)
-{
-    for (int backward = 0; backward < 2; backward++) {
-        t->n_gathers[backward] = DH_NEW_N(arena, int32_t, t->schedule->n_stages);
-        t->n_visits[backward] = DH_NEW_N(arena, int32_t, t->schedule->n_stages);
-        if (!t->n_gathers[backward] || !t->n_visits[backward]) return false;
-    }
-    for (int32_t r = 0; r < t->n_ranks; r++) count_gathers_of(t, r);
-    return true;
-}
-
 /* ---- entries -------------------------------------------------------------------------------- */
 
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
@@ -294,37 +191,83 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
 {
     tune_timetable *t = DH_NEW(arena, tune_timetable);
     if (!t) return dh_no_memory(ctx);
-    const int32_t n_slots = schedule->first_slot[schedule->n_ranks] + count_transfers(schedule);
+    const int32_t n_stages = schedule->n_stages;
     *t = (tune_timetable){.schedule = schedule,
-                          .types = DH_NEW_N(arena, tune_stage, schedule->n_stages),
-                          .type_of = DH_NEW_N(arena, int32_t, schedule->n_stages),
-                          .slots = DH_NEW_N(arena, tune_slot, n_slots + 1),
+                          .types = DH_NEW_N(arena, tune_stage, n_stages),
+                          .type_of = DH_NEW_N(arena, int32_t, n_stages),
                           .like = DH_NEW_N(arena, int32_t, schedule->n_ranks),
-                          .last = DH_NEW_N(arena, int32_t, schedule->n_copies * schedule->n_stages),
-                          .n_slots = n_slots,
+                          .last = DH_NEW_N(arena, int32_t, schedule->n_copies * n_stages),
                           .n_ranks = schedule->n_ranks};
-    if (!t->types || !t->type_of || !t->slots || !t->like || !t->last) return dh_no_memory(ctx);
+    int32_t *counts = DH_NEW_N(arena, int32_t, 6 * n_stages);
+    if (!t->types || !t->type_of || !t->like || !t->last || !counts) return dh_no_memory(ctx);
+    for (int backward = 0; backward < 2; backward++, counts += 3 * n_stages) {
+        t->n_gathers[backward] = counts;
+        t->n_visits[backward] = counts + n_stages;
+        t->n_turns[backward] = counts + 2 * (ptrdiff_t)n_stages;
+    }
     find_types(t, model, layers);
     find_like(t);
     t->classes = DH_NEW_N(arena, tune_class, most_classes(t));
     if (!t->classes) return dh_no_memory(ctx);
-    DH_TRY(order_and_fill(ctx, t));
-    if (!count_slots(t, arena) || !count_gathers(t, arena)) return dh_no_memory(ctx);
+    DH_TRY(list_slots(ctx, arena, t));
+    if (!count_slots(t, arena)) return dh_no_memory(ctx);
     *table = t;
     return tune_moments_find(ctx, arena, t);
 }
 
-/* Streams run in order, and both ends of a transfer must come to it. If slots communicate on the
- * same stream, the transfer runs after the slots before it and before the slots after it. */
-static double run_transfer(const tune_slot *x, tune_transfer transfer, const double *end,
-                           tune_rank_end *ranks)
+/* ---- running ----------------------------------------------------------------------------------- */
+
+typedef struct running {
+    const tune_timetable *t;
+    tune_transfer transfer;
+    const tune_behind *behind;
+    tune_rank_end *ranks;
+    double *end; /* [n_slots] */
+} running;
+
+/* Reductions that are left on a rank at a time behind its last slot. */
+static double left_at(const tune_rank_end *r, double ns)
 {
-    tune_rank_end *from = &ranks[x->rank], *to = &ranks[x->peer];
-    const double start = DH_MAX(end[x->need[0]], DH_MAX(from->link_ns, to->link_ns));
-    from->link_ns = to->link_ns = start + transfer.ns;
-    from->beside_ns += transfer.ns;
-    to->beside_ns += transfer.ns;
-    return start + transfer.ns;
+    return DH_MAX(r->left_ns - DH_MAX(ns - DH_MAX(r->end_ns, r->begin_ns), 0.0), 0.0);
+}
+
+static void leave(const running *r, int32_t stage, tune_rank_end *rank)
+{
+    const tune_behind *more = &r->behind[stage];
+    rank->left_ns += more->ns;
+    rank->beside_slots = more->beside_slots;
+    rank->transfer_speed = more->transfer_speed;
+    rank->holds_up = more->holds_up;
+}
+
+/* Beside reductions on either end a transfer is slower. */
+static double transfer_ns(const running *r, const tune_slot *x, double start)
+{
+    const tune_rank_end *from = &r->ranks[x->rank], *to = &r->ranks[x->peer];
+    const double left = DH_MAX(left_at(from, start), left_at(to, start));
+    const double speed = DH_MIN(from->transfer_speed, to->transfer_speed), ns = r->transfer.ns;
+    if (left <= 0 || speed >= 1) return ns;
+    return speed > 0 ? DH_MIN(ns / speed, ns + left * (1 - speed)) : ns + left;
+}
+
+/* Streams run in order, and both ends of a transfer must come to it. Reductions that wait for it
+ * also wait for those in front of it. */
+static double run_transfer(const running *r, const tune_slot *x)
+{
+    tune_rank_end *from = &r->ranks[x->rank], *to = &r->ranks[x->peer];
+    const int link = r->transfer.one_link ? 0 : x->link;
+    const double start = DH_MAX(r->end[x->need[0]], DH_MAX(from->link_ns[link], to->link_ns[link]));
+    const double ns = transfer_ns(r, x, start);
+    from->link_ns[link] = to->link_ns[link] = start + ns;
+    from->beside_ns += ns;
+    to->beside_ns += ns;
+    if (from->waits == x->need[0]) {
+        from->waits = -1;
+        for (int k = 0; k < TUNE_N_LINKS; k++)
+            from->begin_ns = DH_MAX(from->begin_ns, from->link_ns[k]);
+        leave(r, r->t->slots[x->need[0]].stage, from);
+    }
+    return start + ns;
 }
 
 /* Time that transfers add to a slot. Transfers that fit before it begins add nothing. */
@@ -332,30 +275,44 @@ static double slowed_ns(tune_rank_end *r, tune_transfer transfer, double start)
 {
     const double ns = DH_MAX(r->beside_ns - (start - r->end_ns), 0.0);
     r->beside_ns = 0;
-    return transfer.shared ? 0 : ns * transfer.slows;
+    return ns * transfer.slows;
 }
 
-static double run_slot(const tune_slot *slot, const tune_slot_cost *cost, tune_transfer transfer,
-                       const double *end, tune_rank_end *r)
+static double run_slot(const running *r, int32_t i, const tune_slot_cost *cost)
 {
-    double start = transfer.shared ? DH_MAX(r->end_ns, r->link_ns) : r->end_ns;
+    const tune_slot *slot = &r->t->slots[i];
+    tune_rank_end *rank = &r->ranks[slot->rank];
+    double start = rank->end_ns;
     for (int k = 0; k < 2; k++)
-        if (slot->need[k] >= 0) start = DH_MAX(start, end[slot->need[k]]);
-    r->end_ns = start + cost->ns + slowed_ns(r, transfer, start);
-    if (transfer.shared) r->link_ns = r->end_ns;
-    r->busy_ns += cost->ns;
-    r->peak_bytes = DH_MAX(r->peak_bytes, r->bytes + cost->peak_bytes);
-    r->bytes += cost->delta_bytes;
-    return r->end_ns;
+        if (slot->need[k] >= 0) start = DH_MAX(start, r->end[slot->need[k]]);
+    rank->left_ns = left_at(rank, start);
+    if (rank->holds_up && r->t->classes[slot->cls].kind != DH_PIPE_W) {
+        start += rank->left_ns;
+        rank->left_ns = 0;
+    }
+    const double work_ns = cost->ns + slowed_ns(rank, r->transfer, start), before = rank->left_ns;
+    rank->end_ns =
+        start +
+        (before > 0 ? tune_run_beside(rank->beside_slots, work_ns, &rank->left_ns) : work_ns);
+    if (r->behind && slot->stage >= 0 && r->behind[slot->stage].waits) {
+        rank->waits = i;
+    } else if (r->behind && slot->stage >= 0) {
+        rank->left_ns += DH_MIN(before - rank->left_ns, r->behind[slot->stage].during_ns);
+        leave(r, slot->stage, rank);
+    }
+    rank->busy_ns += cost->ns;
+    return rank->end_ns;
 }
 
 void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
-                        tune_transfer transfer, double *end, tune_rank_end *ranks)
+                        tune_transfer transfer, const tune_behind *behind, double *end,
+                        tune_rank_end *ranks)
 {
-    for (int32_t r = 0; r < t->n_ranks; r++) ranks[r] = (tune_rank_end){0};
+    const running r = {t, transfer, behind, ranks, end};
+    for (int32_t k = 0; k < t->n_ranks; k++)
+        ranks[k] = (tune_rank_end){.transfer_speed = 1, .waits = -1};
     for (int32_t i = 0; i < t->n_slots; i++) {
         const tune_slot *x = &t->slots[i];
-        end[i] = x->peer >= 0 ? run_transfer(x, transfer, end, ranks)
-                              : run_slot(x, &costs[x->cls], transfer, end, &ranks[x->rank]);
+        end[i] = x->peer >= 0 ? run_transfer(&r, x) : run_slot(&r, i, &costs[x->cls]);
     }
 }

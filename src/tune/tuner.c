@@ -114,5 +114,6 @@ void tune_tuner_fini(tuner *t)
         for (int i = 0; i < DH_N_TUNE_RECOMPUTE; i++) dh_table_fini(&t->memo[s][i].times);
     dh_vec_fini(&t->all_blocks);
     free(t->scratch);
+    dh_vec_fini(&t->comms);
     dh_arena_destroy(t->arena);
 }

@@ -49,12 +49,16 @@ typedef struct tune_class {
     int32_t last;    /* reductions of the stage's gradients run during it */
 } tune_class;
 
+enum { TUNE_N_LINKS = 4 }; /* even and odd links of the pipeline, forth and back (dh_mesh_link) */
+
 /* A slot, or a transfer to a stage of another rank. Needs on a slot's own rank are met by
  * its order. */
 typedef struct tune_slot {
     int32_t rank, cls;
     int32_t peer;    /* destination rank of a transfer; -1: a slot */
+    int32_t link;    /* of a transfer; those of one link and direction go one after another */
     int32_t need[2]; /* a slot's incoming transfers; a transfer's slot; -1: none */
+    int32_t stage;   /* whose gradients are complete after the slot, of one copy of the model; -1 */
 } tune_slot;
 
 typedef struct tune_timetable {
@@ -68,8 +72,8 @@ typedef struct tune_timetable {
     int32_t *last; /* [n_copies][n_stages]: slot after which the stage's gradients are complete */
     /* [n_stages], [0] forwards, [1] backwards. With regather=stage parameters stay for
      * all slots that follow each other through a stage: n_gathers counts slots that find them
-     * released, n_visits all slots. */
-    int32_t *n_gathers[2], *n_visits[2];
+     * released, n_visits all slots; n_turns those behind a slot of the other direction. */
+    int32_t *n_gathers[2], *n_visits[2], *n_turns[2];
     int32_t n_types, n_classes, n_slots, n_ranks;
     int32_t **moments; /* [n_ranks][n_moments of the rank] times 1 + 2 n_types: moments.c */
     size_t *n_moments; /* [n_ranks] */
@@ -78,40 +82,62 @@ typedef struct tune_timetable {
 /* Time and memory of a class of slots. */
 typedef struct tune_slot_cost {
     double ns;
-    double peak_bytes;  /* most bytes while it runs, above those before it */
-    double delta_bytes; /* bytes after it, above those before it */
-    double delay_ns;    /* part of ns that reductions of gradients during it add */
+    double peak_bytes; /* most bytes while it runs, above those before it */
+    double delay_ns;   /* part of ns that reductions of gradients during it add */
+    double left_ns;    /* reductions, or gathers, that go on behind it */
 } tune_slot_cost;
 
+/* How a layer's operators and a communication slow each other down, on average over the layer. */
+typedef struct tune_speeds {
+    double own, comm; /* 1: as alone */
+} tune_speeds;
 /* A rank at the end of all its slots. */
 typedef struct tune_rank_end {
     double end_ns, busy_ns;
-    double link_ns;           /* end of the rank's last transfer */
-    double beside_ns;         /* transfers after its last slot, which run during the next one */
-    double bytes, peak_bytes; /* activations */
+    double link_ns[TUNE_N_LINKS]; /* end of the last transfer on each of its links */
+    double left_ns;               /* reductions that go on behind its last slot */
+    double begin_ns;              /* when the last of them that waited for a transfer began */
+    int32_t waits;                /* slot whose reductions wait; -1: none */
+    tune_speeds beside_slots;     /* of these and slots */
+    double transfer_speed;        /* beside these */
+    bool holds_up;                /* slots wait for them */
+    double beside_ns;             /* transfers after its last slot, which run during the next one */
+    double peak_bytes;            /* activations; only tune_moments_peak knows them */
 } tune_rank_end;
 
 /* in        layers [n_stages]: number of layers of each stage; model NULL: layers are alike */
 dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *schedule,
                               const dh_model *model, const int64_t *layers, tune_timetable **table);
-/* How a layer's operators and a communication slow each other down, on average over the layer. */
-typedef struct tune_speeds {
-    double own, comm; /* 1: as alone */
-} tune_speeds;
+/* forward: of all operators of the layer; else of those of the backward. */
 tune_speeds tune_speeds_beside(const dh_costs *costs, const dh_graph *layer, bool forward,
                                const dh_cost_op *comm);
 
 /* A transfer between stages. */
 typedef struct tune_transfer {
     double ns;
-    double slows; /* share of ns by which computation during it takes longer, on either end */
-    bool shared; /* slots communicate on the same stream: slots and transfers wait for each other */
+    double slows;  /* share of ns by which computation during it takes longer, on either end */
+    bool one_link; /* all transfers of a rank go one after another */
 } tune_transfer;
 
-/* in        costs [n_classes]; scratch [n_slots]
+/* Work beside what is left of communication: the time it takes. */
+double tune_run_beside(tune_speeds speeds, double work_ns, double *left_ns);
+/* Reductions behind the slot that completes a stage's gradients. They slow down the slots that
+ * follow it, and are slowed down by them; and transfers of the rank. */
+typedef struct tune_behind {
+    double ns;
+    double
+        during_ns; /* of those of the stage, during the slot, if no others are in front of them */
+    bool waits;    /* until the slot's result is on its way */
+    bool holds_up; /* gathers of the slots that follow */
+    tune_speeds beside_slots;
+    double transfer_speed; /* of a transfer beside them */
+} tune_behind;
+
+/* in        costs [n_classes]; behind [n_stages], NULL: there are no reductions; scratch [n_slots]
  * out       ranks [n_ranks] */
 void tune_timetable_run(const tune_timetable *t, const tune_slot_cost *costs,
-                        tune_transfer transfer, double *scratch, tune_rank_end *ranks);
+                        tune_transfer transfer, const tune_behind *behind, double *scratch,
+                        tune_rank_end *ranks);
 
 /* ---- moments.c: when a rank may hold most ---------------------------------------------------- */
 
@@ -124,7 +150,7 @@ typedef struct tune_held {
 /* Sets the timetable's moments.
  * errors    DH_ENOMEM */
 dh_status tune_moments_find(dh_ctx *ctx, dh_arena *arena, tune_timetable *t);
-/* The peak_bytes of a rank as tune_timetable_run computes it.
+/* The most bytes of a rank's activations.
  * in        costs [n_classes]: only peak_bytes is read; held [n_types] */
 double tune_moments_peak(const tune_timetable *t, int32_t rank, const tune_slot_cost *costs,
                          const tune_held *held);
@@ -154,7 +180,6 @@ typedef struct tune_blocks {
     tune_block at[TUNE_N_BLOCK];
     int first, last, most; /* TUNE_LAYER + kind of the first, the last and most of the layers */
     double share[DH_N_LAYER_KINDS]; /* share of its layers, by kind */
-    unsigned streams;               /* bit 1 << dh_stream: those that a layer communicates on */
 } tune_blocks;
 
 /* The simulated system, and a recomputation as it understands it. */
@@ -220,32 +245,37 @@ double tune_more_ns(const tune_chain *chain, const tune_stage *stage);
 
 enum { TUNE_N_RECOMPUTE_KINDS = DH_RECOMPUTE_KIND_FORWARD + 1 };
 
+/* What an embedding, a layer or a head exchanges with other ranks. */
+typedef struct tune_exchange {
+    double forward_ns, backward_ns; /* gathers of its parameters, stored as shards, for either */
+    double reduce_ns;               /* reductions of the gradients that its backward completes */
+    int32_t n_pieces;               /* of these, that become ready one after another */
+    bool near;                      /* the backward's come from neighbours */
+} tune_exchange;
+
 typedef struct tune_outline {
     uint64_t parameters, gradients, optimizer, persistent;
     uint64_t kept; /* bytes of steps ahead of the norm, after activations are freed */
     /* Gradients that do not persist: whole ones alive at once; shards that appear while activations
      * are freed. */
     uint64_t transient, reduced;
-    size_t n_reductions;
-    double *reduction_ns;                   /* [n_reductions] in the order of the backward */
+    tune_exchange *blocks;                  /* of the rank's stages one after another */
     double backward_speed, reduction_speed; /* of both at the same time */
+    double transfer_speed;                  /* of a transfer between stages beside a reduction */
     /* The same speeds by kind of recomputation; nothing else here depends on it. */
     tune_speeds speeds[TUNE_N_RECOMPUTE_KINDS];
     double optimizer_ns;
     /* Gathers of parameters when a step begins: [n_first_gathers] in the order of the forward. */
     double *first_gather_ns;
     size_t n_first_gathers;
-    /* Parameters stored as shards. Times: gathers of a micro-batch's forward and of its backward,
-     * over all of the rank's blocks. gathers_ahead: one block is gathered while another computes.
-     * Bytes that are whole, or kept for the backward: at once in a backward; at the end of a
-     * forward. */
-    double forward_gather_ns, backward_gather_ns;
-    bool gathers_ahead;
+    /* Parameters stored as shards. Bytes that are whole, or kept for the backward: at once in a
+     * backward; at the end of a forward. */
     uint64_t gathered, gathered_forward;
     /* Reductions run during every backward of weights. last_pair: further bytes of whole gradients
      * of the last two buckets, after their micro-batch's activations are freed. */
     bool reduces_each;
     uint64_t last_pair;
+    uint64_t head; /* whole gradients of the head among these, which its forward makes */
 } tune_outline;
 
 /* The outline of the rank that spec names.
@@ -274,8 +304,6 @@ tune_held tune_held_of(const tune_blocks *blocks, const tune_stage *stage);
 /* Adds the parts of a slot of `ns` to items, `n` times. */
 void tune_slot_items(const tune_basis *basis, const tune_timetable *t, const tune_class *c,
                      double ns, double n, double items[DH_N_TUNE_ITEM]);
-/* Time of one backward of a stage. */
-double tune_backward_ns(const tune_basis *basis, const tune_stage *stage);
 
 /* ---- shared.c: timetables, which threads share ---------------------------------------------- */
 
@@ -299,6 +327,23 @@ dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *ke
 /* ---- estimate.c ----------------------------------------------------------------------------- */
 
 typedef DH_VEC(int64_t) tune_numbers;
+
+/* A communication beside a line of work, or a release of what was gathered (reductions.c), by places
+ * on the line. */
+typedef enum tune_comm_kind {
+    TUNE_COMM_REDUCE,
+    TUNE_COMM_GATHER,
+    TUNE_COMM_RELEASE
+} tune_comm_kind;
+typedef struct tune_comm {
+    tune_comm_kind kind;
+    size_t number;
+    double ns;
+    double issued, ready; /* its place in the order; where it can begin */
+    double before;        /* where the work waits for it; INFINITY: nowhere */
+    double nth_gone;      /* of the release with the number that this one has of all */
+} tune_comm;
+typedef DH_VEC(tune_comm) tune_comms;
 
 /* tune_least_ns of the last configuration. of: only the values that it depends on; ns 0: none. */
 typedef struct tune_least {
@@ -339,6 +384,7 @@ typedef struct tuner {
     tune_least least;
     double *scratch;
     size_t n_scratch;
+    tune_comms comms;
 } tuner;
 
 /* Prepares one thread's tuner. t has options, own values and borrowed fields. Free with

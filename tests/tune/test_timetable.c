@@ -39,12 +39,11 @@ static tune_slot_cost cost_of(const tune_class *c)
                                         [DH_PIPE_B] = (double)unit.b_ns,
                                         [DH_PIPE_I] = (double)unit.i_ns,
                                         [DH_PIPE_W] = (double)unit.w_ns};
-    const double delta[DH_N_PIPE_KINDS] = {[DH_PIPE_F] = 1, [DH_PIPE_B] = -1, [DH_PIPE_W] = -1};
-    if (c->f < 0) return (tune_slot_cost){ns[c->kind], c->kind == DH_PIPE_F, delta[c->kind], 0};
+    if (c->f < 0) return (tune_slot_cost){.ns = ns[c->kind], .peak_bytes = c->kind == DH_PIPE_F};
     const int64_t both = c->kind == DH_PIPE_I   ? unit.fi_ns
                          : c->kind == DH_PIPE_B ? unit.fb_ns
                                                 : unit.other_ns;
-    return (tune_slot_cost){(double)both, 1 + (c->kind == DH_PIPE_F), 1 + delta[c->kind], 0};
+    return (tune_slot_cost){.ns = (double)both, .peak_bytes = 1 + (c->kind == DH_PIPE_F)};
 }
 
 static timed time_schedule(dh_schedule *schedule)
@@ -59,7 +58,7 @@ static timed time_schedule(dh_schedule *schedule)
     double *scratch = calloc((size_t)t.table->n_slots, sizeof *scratch);
     assert_true(t.table->n_classes <= 64);
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
-    tune_timetable_run(t.table, costs, (tune_transfer){0}, scratch, t.ends);
+    tune_timetable_run(t.table, costs, (tune_transfer){0}, NULL, scratch, t.ends);
     for (int32_t k = 0; k < 64; k++) held[k] = (tune_held){1, 1};
     for (int32_t r = 0; r < schedule->n_ranks; r++) {
         t.last_ns = fmax(t.last_ns, t.ends[r].end_ns);
@@ -104,9 +103,7 @@ static void same_as_schedule_time(const dh_schedule_row *row, int32_t p)
         const double off = t.ends[r].end_ns / (double)timing.last_ns[r] - 1;
         if (fabs(off) > .02) fail_msg("%s: rank %d ends %+.3f off", row->name, r, off);
         assert_true(t.ends[r].busy_ns == (double)timing.busy_ns[r]);
-        assert_true(t.ends[r].peak_bytes == use[r].peak);
         assert_true(t.peaks[r] == use[r].peak);
-        assert_true(t.ends[r].bytes == 0);
     }
     dh_schedule_timing_fini(&timing);
     release(&t);
@@ -120,25 +117,23 @@ static void test_timetables_time_as_schedules_do(void **state)
     each_row(same_as_schedule_time);
 }
 
-/* Slots and transfers of the timetable are those of the step's events, in their order, with the same
- * needs; what gathers and reduces is counted alike. */
+/* Slots and transfers of the timetable are those of a program's events without shards, in their order,
+ * with the same needs; what reduces is the same. */
 static void same_as_events(const dh_schedule_row *row, int32_t p)
 {
     dh_ctx ctx = DH_CTX_INIT;
     timed t = time_schedule(schedule_of(row, p, 16));
     const dh_schedule *s = t.schedule;
     dh_step_events events;
-    dh_step_spec spec = {
-        .schedule = s, .sharing = dh_sharing_of(3), .rank = -1, .trains = true, .runs = true};
-    spec.sharing.regather = DH_REGATHER_STAGE;
+    const dh_step_spec spec = {
+        .schedule = s, .sharing = dh_sharing_of(0), .rank = -1, .trains = true, .runs = true};
     assert_ok(&ctx, dh_step_events_make(&ctx, &spec, &events));
     int32_t *number = calloc(events.list.n + 1, sizeof *number); /* of the timetable, by event */
-    int32_t n = 0, n_gathers[2][64] = {{0}};
+    int32_t n = 0;
     assert_int_equal(events.n_timed, t.table->n_slots);
     for (size_t i = 0; i < events.list.n; i++) {
         const dh_step_event *e = &events.list.at[i];
         const tune_slot *slot = &t.table->slots[n];
-        if (e->kind == DH_STEP_GATHER) n_gathers[!e->forward][e->stage]++;
         if (e->kind != DH_STEP_SLOT && e->kind != DH_STEP_TRANSFER) continue;
         number[i] = n++;
         assert_true(slot->rank == e->rank && slot->peer == e->peer);
@@ -150,10 +145,6 @@ static void same_as_events(const dh_schedule_row *row, int32_t p)
         assert_int_equal(t.table->classes[slot->cls].last, during);
     }
     assert_int_equal(n, t.table->n_slots);
-    for (int32_t v = 0; v < s->n_stages; v++)
-        for (int b = 0; b < 2; b++) /* two strands of one stage are gathered together */
-            assert_true(n_gathers[b][v] <= t.table->n_gathers[b][v] &&
-                        (row->pairs || n_gathers[b][v] == t.table->n_gathers[b][v]));
     free(number);
     dh_step_events_fini(&events);
     release(&t);
@@ -175,9 +166,7 @@ static void continues_straight(const dh_schedule_row *row, int32_t p)
         const double end = twice.ends[r].end_ns + 14 * (twice.ends[r].end_ns - once.ends[r].end_ns);
         const double off = end / many.ends[r].end_ns - 1;
         if (fabs(off) > .01) fail_msg("%s: rank %d ends %+.4f off", row->name, r, off);
-        const double peak =
-            twice.ends[r].peak_bytes + 14 * (twice.ends[r].peak_bytes - once.ends[r].peak_bytes);
-        assert_true(peak == many.ends[r].peak_bytes);
+        assert_true(twice.peaks[r] + 14 * (twice.peaks[r] - once.peaks[r]) == many.peaks[r]);
     }
     release(&once);
     release(&twice);
@@ -205,13 +194,10 @@ static void test_transfers_by_hand(void **state)
     assert_int_equal(t.table->n_slots, 6);
     tune_slot_cost costs[8];
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
-    for (int shared = 0; shared < 2; shared++) {
-        tune_timetable_run(t.table, costs, (tune_transfer){.ns = 50, .shared = shared}, scratch,
-                           t.ends);
-        assert_true(t.ends[1].end_ns == 1000 + 50 + 1000 + 2000);
-        assert_true(t.ends[0].end_ns == 1000 + 50 + 1000 + 2000 + 50 + 2000);
-        assert_true(t.ends[0].busy_ns == 3000);
-    }
+    tune_timetable_run(t.table, costs, (tune_transfer){.ns = 50}, NULL, scratch, t.ends);
+    assert_true(t.ends[1].end_ns == 1000 + 50 + 1000 + 2000);
+    assert_true(t.ends[0].end_ns == 1000 + 50 + 1000 + 2000 + 50 + 2000);
+    assert_true(t.ends[0].busy_ns == 3000);
     release(&t);
 }
 
@@ -233,15 +219,15 @@ static void test_transfers_slow_down(void **state)
     tune_slot_cost costs[8];
     for (int32_t c = 0; c < t.table->n_classes; c++) costs[c] = cost_of(&t.table->classes[c]);
     const tune_transfer transfer = {.ns = 50, .slows = 0.5};
-    tune_timetable_run(t.table, costs, transfer, scratch, t.ends);
+    tune_timetable_run(t.table, costs, transfer, NULL, scratch, t.ends);
     assert_true(t.ends[1].end_ns == 1050 + 1000 + 2025 + 1025 + 2000);
     assert_true(t.ends[0].end_ns == t.ends[1].end_ns + 50 + 2000);
     assert_true(t.ends[0].busy_ns == 6000);
     release(&t);
 }
 
-/* Two stages of a backward of 100 each, behind which 40 and 100 are to be reduced; beside each
- * other both go at half speed. The second stage's result is waited for: it reduces behind its
+/* Two stages of two blocks and a backward of 100 each, of which 40 and then 100 are to be reduced;
+ * beside each other both go at half speed. The second stage's result is waited for: it reduces behind its
  * backward. The first one's goes on for 50, then 80 beside the first reduction, and 10 more: 140.
  */
 static void reductions_slow_down_a_backward(void **state)
@@ -250,12 +236,13 @@ static void reductions_slow_down_a_backward(void **state)
     const dh_schedule_row *row;
     assert_ok(&ctx, dh_schedule_find(&ctx, "1f1b", &row));
     timed t = time_schedule(schedule_of(row, 2, 4));
-    double reductions[] = {40, 100}, ends[64] = {0};
+    double ends[64] = {0};
     tune_slot_cost costs[64] = {{0}};
-    tune_outline outline = {
-        .n_reductions = 2, .reduction_ns = reductions, .backward_speed = .5, .reduction_speed = .5};
+    tune_exchange blocks[] = {{.reduce_ns = 100, .n_pieces = 1}, {.reduce_ns = 40, .n_pieces = 1}};
+    tune_outline outline = {.blocks = blocks, .backward_speed = .5, .reduction_speed = .5};
     const tune_outline *outlines[] = {&outline, &outline};
-    const tune_times times = {.f.layers[0].one = 50, .b.layers[0].one = 100};
+    const tune_times times = {.f = {.layers[0] = {25, 25}, .embed = 25, .head = 25},
+                              .b = {.layers[0] = {50, 50}, .embed = 50, .head = 50}};
     tuner at_hand = {.scratch = ends};
     const estimate e = {.t = &at_hand,
                         .long_one = t.table,
@@ -266,17 +253,20 @@ static void reductions_slow_down_a_backward(void **state)
     for (int32_t c = 0; c < t.table->n_classes; c++) {
         const tune_class *cls = &t.table->classes[c];
         const double ns = cls->kind == DH_PIPE_F ? 50 : 100;
-        costs[c] =
-            (tune_slot_cost){.ns = ns, .delay_ns = tune_reductions_delay(&e, t.table, cls, ns)};
+        costs[c] = (tune_slot_cost){.ns = ns};
+        assert_ok(&ctx, tune_reductions_beside(&e, t.table, cls, &costs[c]));
         assert_true(fabs(costs[c].delay_ns - (cls->last ? 40 : 0)) < 1e-9);
-        costs[c].ns += costs[c].delay_ns;
         n_slowed += cls->last;
     }
     assert_int_equal(n_slowed, 1);
     assert_true(t.table->n_slots <= 64);
-    tune_timetable_run(t.table, costs, (tune_transfer){0}, ends, t.ends);
-    assert_true(fabs(tune_reductions_behind(&e, 0) - 100) < 1e-9);
-    assert_true(fabs(tune_reductions_behind(&e, 1) - 140) < 1e-9);
+    tune_behind behind[2];
+    for (int32_t stage = 0; stage < 2; stage++)
+        behind[stage] = tune_reductions_behind(&e, t.table, stage);
+    tune_timetable_run(t.table, costs, (tune_transfer){0}, behind, ends, t.ends);
+    assert_true(fabs(t.ends[0].left_ns - 100) < 1e-9);
+    assert_true(fabs(t.ends[1].left_ns - 140) < 1e-9);
+    dh_vec_fini(&at_hand.comms);
     release(&t);
 }
 

@@ -326,10 +326,104 @@ static void test_whole_tokens(void **state)
     close_setup(&s);
 }
 
+/* Where what a rank exchanges takes longer than what it computes beside it: a block's gather comes
+ * behind the reductions of the block before. */
+static void test_gathers_behind_reductions(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t tp, prefetch;
+        int64_t reshard;
+        int64_t global_batch;
+    } jobs[] = {{1, 1, DH_RESHARD_TRUE, 16},
+                {2, 1, DH_RESHARD_TRUE, 16},
+                {1, 0, DH_RESHARD_TRUE, 16},
+                {1, 2, DH_RESHARD_TRUE, 32},
+                {1, 1, DH_RESHARD_FALSE, 16}};
+    for (size_t i = 0; i < DH_COUNTOF(jobs); i++) {
+        setup s = open_setup(dense);
+        dh_tune_options o = options_of(&s, 16);
+        o.fixed = (1u << DH_N_TUNE_DIM) - 1;
+        o.strategies = "sequential";
+        o.schedules = "1f1b";
+        s.job->recompute = DH_RECOMPUTE_SELECTIVE;
+        s.job->tp = jobs[i].tp;
+        s.job->dp = 16 / jobs[i].tp;
+        s.job->prefetch = jobs[i].prefetch;
+        s.job->reshard = jobs[i].reshard;
+        s.job->global_batch = jobs[i].global_batch;
+        s.job->zero = 3;
+        s.job->gradient_sync = DH_GRADIENT_SYNC_EVERY;
+        dh_tune *t = search(&s, &o);
+        assert_int_equal(t->n_rows, 1);
+        const errors e = compare(t);
+        assert_true(e.worst < .055);
+        assert_true(e.least > .97 && e.most < 1.06);
+        dh_tune_destroy(t);
+        close_setup(&s);
+    }
+}
+
+/* A job with all its own values. */
+static void one_is_within(double share, const char *text, const char *cluster, int64_t devices,
+                          const char *strategy, const char *schedule)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = open_setup(text);
+    dh_cluster_destroy(s.cluster);
+    assert_ok(&ctx, dh_cluster_find(&ctx, cluster, &s.cluster));
+    dh_tune_options o = options_of(&s, devices);
+    o.fixed = (1u << DH_N_TUNE_DIM) - 1;
+    o.strategies = strategy;
+    o.schedules = schedule;
+    dh_tune *t = search(&s, &o);
+    assert_int_equal(t->n_rows, 1);
+    const errors e = compare(t);
+    assert_true(e.worst < share);
+    assert_true(e.least > .95 && e.most < 1.1);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
+/* All forwards come before the first backward: so many heads' gradients are whole. */
+static void test_gradients_made_in_forwards(void **state)
+{
+    (void)state;
+    one_is_within(.04,
+                  "model: {preset: llama3-8b, n_layers: 8}\n"
+                  "train: {batch: 32, micro_batch: 1, seq_len: 2048, dtype: bf16}\n"
+                  "parallel: {dp: 8, pp: 2, zero: 3, gradient_sync: every, schedule: gpipe}\n",
+                  "a100", 16, "sequential", "gpipe");
+}
+
+/* Table 4 of the Llama 3 paper: transfers forth and back go at once, and a stage's reductions slow
+ * down those of the next micro-batch, which all stages wait for one after another. Reductions of
+ * two virtual stages, which queue up; those of experts, beside exchanges of tokens. */
+static void test_reductions_behind_slots(void **state)
+{
+    (void)state;
+    one_is_within(.02,
+                  "system: dhelix+whole-logits+sharded-gradients\n"
+                  "model: {preset: llama3.1-405b, max_seq: 8192}\n"
+                  "train: {batch: 1024, micro_batch: 1, seq_len: 8192, dtype: bf16}\n"
+                  "parallel: {dp: 64, tp: 8, pp: 16, virtual_stages: 8, zero: 1,\n"
+                  "           schedule: interleaved-1f1b, layer_split: '0,*,0'}\n",
+                  "h100", 8192, "sequential", "interleaved-1f1b");
+    one_is_within(.04,
+                  "model: {preset: gpt2-xl, n_layers: 8}\n"
+                  "train: {batch: 16, micro_batch: 1, seq_len: 512, dtype: bf16}\n"
+                  "parallel: {dp: 16, zero: 1, schedule: dhelix-w}\nstrategy: dhelix\n",
+                  "a40", 16, "dhelix", "dhelix-w");
+    one_is_within(.02,
+                  "model: {preset: mixtral-8x7b, n_layers: 4}\n"
+                  "train: {batch: 128, micro_batch: 2, seq_len: 2048, dtype: bf16}\n"
+                  "parallel: {dp: 64, tp: 4, ep: 8, zero: 1}\n",
+                  "h100", 256, "sequential", "1f1b");
+}
+
 /* Gradients of every micro-batch reduced by themselves, inside a node and across two. Where all
  * forwards come before the first backward the estimate has shards beside all activations, though
- * they come as these go; and it has no gather wait behind a reduction, as with ZeRO-3 those of the
- * blocks behind a large bucket do. */
+ * they come as these go. */
 static void test_gradients_by_micro_batch(void **state)
 {
     (void)state;
@@ -346,9 +440,9 @@ static void test_gradients_by_micro_batch(void **state)
         s.job->gradient_sync = DH_GRADIENT_SYNC_EVERY;
         dh_tune *t = search(&s, &o);
         const errors e = compare(t);
-        assert_true(e.mean < .06);
-        assert_true(e.worst < .20);
-        assert_true(e.least > .95 && e.most < 1.13);
+        assert_true(e.mean < .04);
+        assert_true(e.worst < .08);
+        assert_true(e.least > .95 && e.most < 1.18);
         assert_true(e.regret < 1.05);
         dh_tune_destroy(t);
         close_setup(&s);
@@ -959,6 +1053,9 @@ int main(void)
         cmocka_unit_test(test_ways_of_linear_attention),
         cmocka_unit_test(test_degrees_of_sharing),
         cmocka_unit_test(test_parameters_by_virtual_stage),
+        cmocka_unit_test(test_gathers_behind_reductions),
+        cmocka_unit_test(test_reductions_behind_slots),
+        cmocka_unit_test(test_gradients_made_in_forwards),
         cmocka_unit_test(test_gradients_by_micro_batch),
         cmocka_unit_test(test_ways_to_step),
         cmocka_unit_test(test_whole_tokens),
