@@ -1,16 +1,20 @@
 /* dhelix report: a run, or several, as a page. */
+#include <errno.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "cli/cli.h"
 #include "cli/serve.h"
 #include "dhelix/report.h"
+#include "report/html/figures.h"
 
 typedef struct report_args {
-    const char *out, *traces, *baseline;
+    const char *out, *traces, *baseline, *svg;
     int64_t ranks, port;
-    bool serve;
+    bool serve, pdf;
 } report_args;
 
 static const dh_cli_option options[] = {
@@ -46,6 +50,17 @@ static const dh_cli_option options[] = {
      .min = 1,
      .max = 65535,
      .doc = "with --serve: the port; default: any free one"},
+    {.name = "svg",
+     .kind = DH_CLI_TEXT,
+     .writes = true,
+     .offset = offsetof(report_args, svg),
+     .value = "FOLDER",
+     .doc = "write no page, but each of its figures as FOLDER/NAME.svg, and the numbers that it "
+            "shows as FOLDER/NAME.csv"},
+    {.name = "pdf",
+     .kind = DH_CLI_FLAG,
+     .offset = offsetof(report_args, pdf),
+     .doc = "with --svg: also FOLDER/NAME.pdf, by the program rsvg-convert of librsvg"},
     {.name = "traces",
      .kind = DH_CLI_TEXT,
      .writes = true,
@@ -95,19 +110,99 @@ static dh_status write_report(dh_ctx *ctx, const dh_cli *cli, const report_args 
 
 static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 {
-    if (cli->args.n > 1 || a->out || a->ranks || a->baseline)
+    if (cli->args.n > 1 || a->out || a->svg || a->ranks || a->baseline)
         return dh_cli_misuse(ctx, cli,
                              "--traces joins the traces of one run: without --out, "
-                             "--ranks and other runs");
+                             "--svg, --ranks and other runs");
     DH_TRY(dh_report_traces(ctx, cli->args.at[0], a->traces));
     return say(ctx, cli, a->traces);
 }
 
+/* ---- figures --------------------------------------------------------------------------------- */
+
+/* A program's exit code; -1: it cannot be run. */
+static int run_program(const char *const *words)
+{
+    extern char **environ;
+    pid_t child;
+    int status;
+    if (posix_spawnp(&child, words[0], NULL, NULL, (char *const *)(uintptr_t)words, environ) != 0)
+        return -1;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static dh_status write_pdf(dh_ctx *ctx, const char *dir, const char *name)
+{
+    dh_str svg = DH_STR_INIT, pdf = DH_STR_INIT;
+    dh_temporary made = DH_TEMPORARY_NONE;
+    dh_str_printf(&svg, "%s/%s.svg", dir, name);
+    dh_str_printf(&pdf, "%s/%s.pdf", dir, name);
+    dh_status st =
+        svg.failed || pdf.failed ? dh_no_memory(ctx) : dh_temporary_file(ctx, pdf.text, &made);
+    if (st == DH_OK) {
+        const char *const words[] = {"rsvg-convert", "--format=pdf", "--output", made.path,
+                                     "--",           svg.text,       NULL};
+        const int code = run_program(words);
+        if (code < 0)
+            st = dh_fail(ctx, DH_EMISSING,
+                         "--pdf runs the program rsvg-convert, which is not on PATH: install "
+                         "librsvg (package librsvg2-bin or librsvg2-tools)");
+        else if (code > 0)
+            st = dh_fail(ctx, DH_EIO, "rsvg-convert %s ends with exit code %d", svg.text, code);
+    }
+    if (st == DH_OK) st = dh_temporary_commit(ctx, &made, pdf.text);
+    dh_temporary_drop(&made);
+    dh_str_fini(&svg);
+    dh_str_fini(&pdf);
+    return st;
+}
+
+static dh_status say_figures(dh_ctx *ctx, const dh_cli *cli, const char *dir,
+                             const dh_figures *figures)
+{
+    dh_str text = DH_STR_INIT;
+    json_t *drawn = json_array(), *missing = json_object();
+    for (size_t i = 0; i < figures->n; i++) {
+        const dh_figure *f = &figures->at[i];
+        if (f->why[0])
+            json_object_set_new(missing, f->name, json_string(f->why));
+        else
+            json_array_append_new(drawn, json_string(f->name));
+        dh_str_printf(&text, "%-11s %s%s%s\n", f->why[0] ? "not drawn" : "figure", f->name,
+                      f->why[0] ? ": " : "", f->why);
+    }
+    json_t *all = json_pack("{ss so so}", "out", dir, "figures", drawn, "missing", missing);
+    dh_status st = DH_OK;
+    if (cli->json) {
+        dh_str_fini(&text);
+        return dh_cli_print_json(ctx, all);
+    }
+    json_decref(all);
+    if (!cli->quiet) return dh_cli_print_str(ctx, &text);
+    dh_str_fini(&text);
+    return st;
+}
+
+static dh_status write_figures(dh_ctx *ctx, const dh_cli *cli, const report_args *a,
+                               const char **runs)
+{
+    dh_figures figures;
+    DH_TRY(dh_figures_make(ctx, runs, cli->args.n, a->ranks, &figures));
+    dh_status st = dh_figures_write(ctx, runs, cli->args.n, &figures, a->svg);
+    for (size_t i = 0; a->pdf && st == DH_OK && i < figures.n; i++)
+        if (!figures.at[i].why[0]) st = write_pdf(ctx, a->svg, figures.at[i].name);
+    if (st == DH_OK) st = say_figures(ctx, cli, a->svg, &figures);
+    dh_figures_fini(&figures);
+    return st;
+}
+
 static dh_status serve(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 {
-    if (cli->args.n > 1 || a->out || a->traces || a->baseline || cli->json)
+    if (cli->args.n > 1 || a->out || a->svg || a->traces || a->baseline || cli->json)
         return dh_cli_misuse(ctx, cli,
-                             "--serve shows one run: without --out, --traces, --json and "
+                             "--serve shows one run: without --out, --svg, --traces, --json and "
                              "other runs");
     const dh_serving serving = {.run = cli->args.at[0],
                                 .port = a->port,
@@ -122,6 +217,10 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (a->port && !a->serve) return dh_cli_misuse(ctx, cli, "--port is for --serve");
     if (a->serve) return serve(ctx, cli, a);
     if (a->traces) return join_traces(ctx, cli, a);
+    if (a->svg && (a->out || a->baseline))
+        return dh_cli_misuse(ctx, cli,
+                             "--svg writes figures, and no page: without --out and --baseline");
+    if (a->pdf && !a->svg) return dh_cli_misuse(ctx, cli, "--pdf is for --svg");
     const char *runs[DH_REPORT_MAX_RUNS];
     dh_arena *names = dh_arena_create();
     dh_status st = names ? DH_OK : dh_no_memory(ctx);
@@ -134,7 +233,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     if (st == DH_OK && a->baseline &&
         !(own.baseline = dh_arena_printf(names, "%.*s", trimmed(a->baseline), a->baseline)))
         st = dh_no_memory(ctx);
-    if (st == DH_OK) st = write_report(ctx, cli, &own, runs);
+    if (st == DH_OK)
+        st = own.svg ? write_figures(ctx, cli, &own, runs) : write_report(ctx, cli, &own, runs);
     dh_arena_destroy(names);
     return st;
 }

@@ -1,5 +1,6 @@
 /* Published tables as SVG: grouped bars, stacked bars, or dots of predicted over published. */
 #include "validate/draw.h"
+#include "base/svg.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,33 +8,6 @@
 
 /* Pixels. */
 enum { LEFT = 46, TOP = 34, HIGH = 180, BAR = 9, GAP = 18, LINE = 14, LETTER = 7, MOST_SERIES = 8 };
-
-static const char style[] =
-    "<style>text{font:12px sans-serif;fill:#24292f}.dim{fill:#6e7781}"
-    ".axis{stroke:#d0d7de;fill:none}.F{fill:#54aeff}.B{fill:#4ac26b}"
-    ".point{fill:#0969da;fill-opacity:0.55}"
-    "@media(prefers-color-scheme:dark){text{fill:#c9d1d9}.dim{fill:#8b949e}.axis{stroke:#30363d}"
-    ".point{fill:#58a6ff}}</style>";
-
-static void put_text(dh_str *out, const char *text, size_t n)
-{
-    for (size_t i = 0; i < n && text[i]; i++) {
-        const char *as = text[i] == '&'   ? "&amp;"
-                         : text[i] == '<' ? "&lt;"
-                         : text[i] == '>' ? "&gt;"
-                         : text[i] == '"' ? "&quot;"
-                                          : NULL;
-        if (as)
-            dh_str_printf(out, "%s", as);
-        else
-            dh_str_append(out, text + i, 1);
-    }
-}
-
-static void put_whole(dh_str *out, const char *text)
-{
-    put_text(out, text, strlen(text));
-}
 
 /* ---- rows in items and series ---------------------------------------------------------------- */
 
@@ -43,8 +17,7 @@ typedef struct chart {
     dh_str *out;
     const char *series[MOST_SERIES];
     size_t n_series;
-    double low, high; /* of the axis */
-    double step;      /* between lines of the axis */
+    dh_svg_axis axis;
 } chart;
 
 /* Bytes of the row's label without its series. */
@@ -81,47 +54,23 @@ static double shade_of(const chart *c, const char *name)
     return 0.35 + 0.65 * (double)series_of(c, name) / (double)(c->n_series - 1);
 }
 
-/* 1, 2 or 5 times a power of ten, so that the axis has about five lines. */
-static double step_of(double range)
-{
-    const double rough = range / 5, unit = pow(10, floor(log10(rough)));
-    const double times = rough / unit;
-    return unit * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);
-}
-
 static void open_chart(const dh_validation *v, double most, dh_str *out, chart *c)
 {
-    *c = (chart){.v = v, .out = out, .high = most};
+    dh_svg_axis *a = &c->axis;
+    *c = (chart){.v = v, .out = out, .axis = {.high = most, .top = TOP, .height = HIGH}};
     for (size_t i = 0; i < v->n_rows; i++) {
         const dh_validation_row *r = &v->rows[i];
-        c->low = DH_MIN(c->low, DH_MIN(r->predicted, r->published));
-        if (most <= 0) c->high = DH_MAX(c->high, DH_MAX(r->predicted, r->published) * 1.05);
+        a->low = DH_MIN(a->low, DH_MIN(r->predicted, r->published));
+        if (most <= 0) a->high = DH_MAX(a->high, DH_MAX(r->predicted, r->published) * 1.05);
         if (r->series && c->n_series < MOST_SERIES && series_of(c, r->series) == c->n_series)
             c->series[c->n_series++] = r->series;
     }
-    if (c->high <= c->low) c->high = c->low + 1;
-    c->step = step_of(c->high - c->low);
-    c->low = c->step * floor(c->low / c->step);
+    if (a->high <= a->low) a->high = a->low + 1;
+    a->step = dh_svg_step(a->high - a->low);
+    a->low = a->step * floor(a->low / a->step);
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
-
-static void begin_svg(dh_str *out, double width, double height)
-{
-    dh_str_printf(out,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
-                  "width=\"%.0f\" height=\"%.0f\">%s",
-                  width, height, width, height, style);
-}
-
-static void put_label(dh_str *out, double x, double y, const char *anchor, const char *text,
-                      size_t n)
-{
-    dh_str_printf(out, "<text class=\"dim\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y,
-                  anchor);
-    put_text(out, text, n);
-    dh_str_printf(out, "</text>");
-}
 
 /* A box with the row's figures as its title. */
 static void put_box(const chart *c, double x, double y, double w, double h, bool predicted,
@@ -132,7 +81,7 @@ static void put_box(const chart *c, double x, double y, double w, double h, bool
                   "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
                   "fill-opacity=\"%.2f\"><title>",
                   predicted ? "F" : "B", x, y, w, h, shade_of(c, r->series));
-    put_whole(c->out, r->label);
+    dh_svg_put_whole(c->out, r->label);
     dh_str_printf(c->out, ": predicted %s, published %s</title></rect>",
                   dh_format_number(figures[0], sizeof figures[0], r->predicted, 4),
                   dh_format_number(figures[1], sizeof figures[1], r->published, 4));
@@ -147,38 +96,18 @@ static size_t legend_letters(const chart *c)
 
 static void put_legend(const chart *c)
 {
-    dh_str_printf(c->out,
-                  "<rect class=\"F\" x=\"%d\" y=\"8\" width=\"10\" height=\"10\"/>"
-                  "<text x=\"%d\" y=\"17\">predicted</text>"
-                  "<rect class=\"B\" x=\"%d\" y=\"8\" width=\"10\" height=\"10\"/>"
-                  "<text x=\"%d\" y=\"17\">published",
-                  LEFT, LEFT + 14, LEFT + 90, LEFT + 104);
+    dh_svg_put_swatch(c->out, "F", LEFT, 8);
+    dh_str_printf(c->out, "<text x=\"%d\" y=\"17\">predicted</text>", LEFT + 14);
+    dh_svg_put_swatch(c->out, "B", LEFT + 90, 8);
+    dh_str_printf(c->out, "<text x=\"%d\" y=\"17\">published", LEFT + 104);
     if (*c->v->table->unit) dh_str_printf(c->out, ": ");
-    put_whole(c->out, c->v->table->unit);
+    dh_svg_put_whole(c->out, c->v->table->unit);
     if (c->n_series > 1) dh_str_printf(c->out, "; from pale to dark ");
     for (size_t i = 0; c->n_series > 1 && i < c->n_series; i++) {
         if (i) dh_str_printf(c->out, ", ");
-        put_whole(c->out, c->series[i]);
+        dh_svg_put_whole(c->out, c->series[i]);
     }
     dh_str_printf(c->out, "</text>");
-}
-
-static double y_of(const chart *c, double value)
-{
-    return TOP + HIGH * (c->high - value) / (c->high - c->low);
-}
-
-static void put_axis(const chart *c, double width)
-{
-    char text[32];
-    const int n = (int)((c->high - c->low) / c->step + 1e-9);
-    for (int i = 0; i <= n; i++) {
-        const double at = c->low + i * c->step;
-        const double y = y_of(c, at), shown = fabs(at) < 1e-9 * c->step ? 0 : at;
-        dh_format_number(text, sizeof text, shown, 4);
-        dh_str_printf(c->out, "<path class=\"axis\" d=\"M%d %.1fH%.0f\"/>", LEFT, y, width);
-        put_label(c->out, LEFT - 4, y + 4, "end", text, strlen(text));
-    }
 }
 
 /* ---- grouped bars ---------------------------------------------------------------------------- */
@@ -209,7 +138,7 @@ static int put_words(const chart *c, double middle, double y, double width, cons
             if (next - at > fits) break;
             end = next;
         }
-        if (c) put_label(c->out, middle, y + LINE * lines, "middle", text + at, end - at);
+        if (c) dh_svg_put_label(c->out, middle, y + LINE * lines, "middle", text + at, end - at);
         lines++;
         at = end + 1;
     }
@@ -219,7 +148,8 @@ static int put_words(const chart *c, double middle, double y, double width, cons
 static void put_bar(const chart *c, double x, double value, bool predicted,
                     const dh_validation_row *r)
 {
-    const double top = y_of(c, DH_MAX(value, 0)), bottom = y_of(c, DH_MIN(value, 0));
+    const double top = dh_svg_y(&c->axis, DH_MAX(value, 0)),
+                 bottom = dh_svg_y(&c->axis, DH_MIN(value, 0));
     put_box(c, x, top, BAR - 1, bottom - top, predicted, r);
 }
 
@@ -246,9 +176,9 @@ static void draw_bars(const dh_validation *v, dh_str *out)
             lines, put_words(NULL, 0, 0, width + GAP, v->rows[i].label, item_length(&v->rows[i])));
         x += width + GAP;
     }
-    begin_svg(out, DH_MAX(x, LEFT + 120 + LETTER * (double)legend_letters(&c)),
-              TOP + HIGH + 10 + LINE * lines);
-    put_axis(&c, x);
+    dh_svg_begin(out, DH_MAX(x, LEFT + 120 + LETTER * (double)legend_letters(&c)),
+                 TOP + HIGH + 10 + LINE * lines, "");
+    dh_svg_put_axis(out, &c.axis, LEFT, x);
     double at = LEFT + GAP;
     for (size_t i = 0; i < v->n_rows; i = item_end(v, i)) {
         const double width = item_width(v, i, item_end(v, i));
@@ -269,8 +199,8 @@ static void put_stack(const chart *c, size_t i, size_t end, double x, double wid
         const dh_validation_row *r = &c->v->rows[k];
         const double values[] = {r->predicted, r->published};
         for (int s = 0; s < 2; s++) {
-            const double top = y_of(c, sums[s] + DH_MAX(values[s], 0));
-            const double bottom = y_of(c, sums[s] + DH_MIN(values[s], 0));
+            const double top = dh_svg_y(&c->axis, sums[s] + DH_MAX(values[s], 0));
+            const double bottom = dh_svg_y(&c->axis, sums[s] + DH_MIN(values[s], 0));
             put_box(c, x + s * (wide + 2), top, wide, bottom - top, s == 0, r);
             sums[s] += values[s];
         }
@@ -295,9 +225,9 @@ static void draw_stacks(const dh_validation *v, dh_str *out)
     }
     open_chart(v, most * 1.001, out, &c);
     const double width = LEFT + GAP + item * (double)n;
-    begin_svg(out, DH_MAX(width, LEFT + 120 + LETTER * (double)legend_letters(&c)),
-              TOP + HIGH + 10 + 2 * LINE);
-    put_axis(&c, width);
+    dh_svg_begin(out, DH_MAX(width, LEFT + 120 + LETTER * (double)legend_letters(&c)),
+                 TOP + HIGH + 10 + 2 * LINE, "");
+    dh_svg_put_axis(out, &c.axis, LEFT, width);
     double x = LEFT + GAP;
     for (size_t i = 0; i < v->n_rows; i = item_end(v, i), x += item) {
         put_stack(&c, i, item_end(v, i), x, WIDE);
@@ -343,7 +273,7 @@ static void put_dots(const dh_validation *v, const scale *s, double size, dh_str
         dh_str_printf(out, "<circle class=\"point\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>",
                       LEFT + size * part_of(s, r->published),
                       TOP + size * (1 - part_of(s, r->predicted)));
-        put_whole(out, r->label);
+        dh_svg_put_whole(out, r->label);
         dh_str_printf(out, ": predicted %s, published %s</title></circle>",
                       dh_format_number(figures[0], sizeof figures[0], r->predicted, 4),
                       dh_format_number(figures[1], sizeof figures[1], r->published, 4));
@@ -355,19 +285,19 @@ static void draw_dots(const dh_validation *v, dh_str *out)
     const double size = 300;
     const scale s = scale_of(v);
     const double ends[] = {s.low, s.high};
-    begin_svg(out, LEFT + size + 40, TOP + size + 44);
+    dh_svg_begin(out, LEFT + size + 40, TOP + size + 44, "");
     dh_str_printf(out, "<path class=\"axis\" d=\"M%d %dV%.0fH%.0fM%d %.0fL%.0f %d\"/>", LEFT, TOP,
                   TOP + size, LEFT + size, LEFT, TOP + size, LEFT + size, TOP);
     for (int k = 0; k < 2; k++) {
         char text[32];
         dh_format_number(text, sizeof text, ends[k], 3);
-        put_label(out, LEFT - 4, TOP + size * (1 - k) + 4, "end", text, strlen(text));
-        put_label(out, LEFT + size * k, TOP + size + 16, "middle", text, strlen(text));
+        dh_svg_put_label(out, LEFT - 4, TOP + size * (1 - k) + 4, "end", text, strlen(text));
+        dh_svg_put_label(out, LEFT + size * k, TOP + size + 16, "middle", text, strlen(text));
     }
     dh_str_printf(out, "<text x=\"%d\" y=\"20\">predicted</text>", 4);
     dh_str_printf(out, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">published%s",
                   LEFT + size / 2, TOP + size + 34, *v->table->unit ? ", " : "");
-    put_whole(out, v->table->unit);
+    dh_svg_put_whole(out, v->table->unit);
     dh_str_printf(out, "%s</text>", s.logarithmic ? ", logarithmic" : "");
     put_dots(v, &s, size, out);
     dh_str_printf(out, "</svg>\n");
@@ -403,10 +333,10 @@ static void add_row(const dh_validation_row *r, dh_str *out)
     const double figures[] = {r->predicted, r->published};
     dh_str_printf(out, "<tr><td>");
     if (r->command) dh_str_printf(out, "<details><summary>");
-    put_whole(out, r->label);
+    dh_svg_put_whole(out, r->label);
     if (r->command) {
         dh_str_printf(out, "</summary><code>");
-        put_whole(out, r->command);
+        dh_svg_put_whole(out, r->command);
         dh_str_printf(out, "</code></details>");
     }
     dh_str_printf(out, "</td>");
@@ -421,20 +351,20 @@ void dh_validation_page_add(const dh_validation *v, dh_str *out)
     const char *unit =
         t->measure == DH_VALIDATION_ABSOLUTE ? t->unit : dh_validation_measure_name(t->measure);
     dh_str_printf(out, "<h2 id=\"%s\">%s</h2>\n<p>", t->name, t->name);
-    put_whole(out, t->doc);
+    dh_svg_put_whole(out, t->doc);
     dh_str_printf(out, ".<br>Published: ");
-    put_whole(out, v->source);
+    dh_svg_put_whole(out, v->source);
     dh_str_printf(out, "<br>Predicted: ");
-    put_whole(out, t->how);
+    dh_svg_put_whole(out, t->how);
     dh_str_printf(out, "</p>\n");
     dh_validation_draw(v, out);
     dh_str_printf(out, "<p>Mean error %.3g %s, largest %.3g.", v->mean_error, unit, v->max_error);
     if (v->n_orders > 0)
         dh_str_printf(out, " Order right for %d of %d.", v->n_orders_right, v->n_orders);
     if (v->remark) dh_str_printf(out, " ");
-    if (v->remark) put_whole(out, v->remark);
+    if (v->remark) dh_svg_put_whole(out, v->remark);
     dh_str_printf(out, "</p>\n<details><summary>rows</summary><table><tr><th>");
-    put_whole(out, *t->unit ? t->unit : "row");
+    dh_svg_put_whole(out, *t->unit ? t->unit : "row");
     dh_str_printf(out, "</th><th>predicted</th><th>published</th><th>error</th></tr>\n");
     for (size_t i = 0; i < v->n_rows; i++) add_row(&v->rows[i], out);
     dh_str_printf(out, "</table></details>\n");

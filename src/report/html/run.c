@@ -89,20 +89,26 @@ static dh_status write_parts(dh_ctx *ctx, dh_run_folder *run, json_out *out)
                    run->path);
 }
 
+dh_status dh_html_run_read(dh_ctx *ctx, dh_run_folder *run, json_out *out)
+{
+    if (!dh_path_is_dir(run->path))
+        return dh_fail(ctx, DH_EMISSING,
+                       "%s is not a folder; a run folder is what `dhelix train` "
+                       "writes to the job's `out`",
+                       run->path);
+    out_open(out, '{');
+    out_key(out, "name");
+    out_text(out, run->path);
+    dh_status st = write_parts(ctx, run, out);
+    out_close(out, '}');
+    return st;
+}
+
 dh_status dh_html_run(dh_ctx *ctx, const char *path, int64_t max_ranks, json_out *out,
                       bool *sequential)
 {
     dh_run_folder run = {.path = path, .max_ranks = max_ranks};
-    if (!dh_path_is_dir(path))
-        return dh_fail(ctx, DH_EMISSING,
-                       "%s is not a folder; a run folder is what `dhelix train` "
-                       "writes to the job's `out`",
-                       path);
-    out_open(out, '{');
-    out_key(out, "name");
-    out_text(out, path);
-    dh_status st = write_parts(ctx, &run, out);
-    out_close(out, '}');
+    const dh_status st = dh_html_run_read(ctx, &run, out);
     *sequential = run.job && strcmp(run.job->strategy, "sequential") == 0;
     dh_job_destroy(run.job);
     return st;

@@ -9,8 +9,11 @@
 #include "dhelix/report.h"
 #include "report/html/json.h"
 
+struct traces;
+
 typedef struct dh_run_folder {
     const char *path;
+    struct traces *traces; /* where they are to stay (trace.h), instead of being written; NULL: none */
     dh_job *job;  /* NULL: no job.yaml */
     dh_mesh mesh; /* the job's; ranks 0 without one */
     int64_t max_ranks;
@@ -23,6 +26,10 @@ dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *
  * errors    DH_EFORMAT with line and column */
 dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
                              json_t **value);
+
+/* run.c: all parts, and the run's name, as one JSON object. The caller destroys run->job.
+ * errors    DH_EMISSING it is no folder, or has none of the files */
+dh_status dh_html_run_read(dh_ctx *ctx, dh_run_folder *run, json_out *out);
 
 /* facts.c: what ran: "facts" [[label, text]], and "sizes". */
 void dh_html_facts(const dh_run_folder *run, json_out *out);

@@ -169,7 +169,7 @@ static void align(traces *t)
 
 /* ---- entry ---------------------------------------------------------------------------------- */
 
-static void free_traces(traces *t)
+void traces_fini(traces *t)
 {
     for (size_t i = 0; i < t->ranks.n; i++) {
         dh_vec_fini(&t->ranks.at[i].events);
@@ -179,6 +179,7 @@ static void free_traces(traces *t)
     dh_vec_fini(&t->ranks);
     dh_vec_fini(&t->files);
     json_decref(t->kinds);
+    *t = (traces){.one_clock = false};
 }
 
 dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
@@ -190,9 +191,12 @@ dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
         st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);
     if (st == DH_OK && t.ranks.n) {
         align(&t);
-        st = traces_write(ctx, run, &t, out);
+        if (!run->traces) st = traces_write(ctx, run, &t, out);
         run->n_parts++;
     }
-    free_traces(&t);
+    if (st == DH_OK && run->traces)
+        *run->traces = t;
+    else
+        traces_fini(&t);
     return st;
 }

@@ -32,6 +32,9 @@ typedef struct traces {
     bool one_clock;
 } traces;
 
+/* The rows of kinds as an array, in the order of their numbers; caller releases. */
+dh_status traces_kinds(dh_ctx *ctx, const traces *t, json_t **kinds);
+void traces_fini(traces *t); /* none are left */
 dh_status traces_write(dh_ctx *ctx, const dh_run_folder *run, traces *t, json_out *out);
 
 #endif

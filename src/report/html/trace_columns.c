@@ -147,20 +147,29 @@ static void write_rank(const dh_run_folder *run, const traces *t, size_t rank, j
     out_close(out, '}');
 }
 
-static dh_status write_kinds(dh_ctx *ctx, const traces *t, json_out *out)
+dh_status traces_kinds(dh_ctx *ctx, const traces *t, json_t **kinds)
 {
     const char *row;
-    json_t *number;
-    out_key(out, "kinds");
-    out_open(out, '[');
+    json_t *number, *all = json_array();
+    dh_status st = all ? DH_OK : dh_no_memory(ctx);
     json_object_foreach(t->kinds, row, number) /* in the order of insertion */
     {
-        json_t *values;
-        DH_TRY(dh_json_read(ctx, row, strlen(row), 0, NULL, &values));
-        out_json(out, values);
-        json_decref(values);
+        json_t *values = NULL;
+        if (st == DH_OK) st = dh_json_read(ctx, row, strlen(row), 0, NULL, &values);
+        if (st == DH_OK && json_array_append_new(all, values) != 0) st = dh_no_memory(ctx);
     }
-    out_close(out, ']');
+    if (st != DH_OK) json_decref(all);
+    *kinds = st == DH_OK ? all : NULL;
+    return st;
+}
+
+static dh_status write_kinds(dh_ctx *ctx, const traces *t, json_out *out)
+{
+    json_t *kinds;
+    DH_TRY(traces_kinds(ctx, t, &kinds));
+    out_key(out, "kinds");
+    out_json(out, kinds);
+    json_decref(kinds);
     return DH_OK;
 }
 

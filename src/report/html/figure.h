@@ -1,0 +1,32 @@
+/* Between figures.c and the functions that draw a figure each. */
+#ifndef DH_REPORT_HTML_FIGURE_H
+#define DH_REPORT_HTML_FIGURE_H
+
+#include "report/html/figures.h"
+#include "report/html/trace.h"
+
+typedef struct figured_run {
+    dh_run_folder folder;
+    traces traces;     /* on one clock; without ranks: there is no trace */
+    json_t *kinds;     /* of them, an array; NULL without a trace */
+    json_t *data;      /* what the page has of the run, without the trace */
+    const char *label; /* for people */
+} figured_run;
+
+/* A cell of a CSV file, in quotes where it has to be (RFC 4180). */
+void figure_cell(dh_str *csv, const char *text);
+
+/* Each appends to f->svg and f->csv. False: the runs have no data for it, and nothing is appended.
+ * Running out of memory shows in the texts. Figures of one run take n = 1. */
+bool figure_metric(const figured_run *runs, size_t n, dh_figure *f); /* f->name says which */
+bool figure_time(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_table(const figured_run *runs, size_t n, dh_figure *f);
+/* figure_trace.c: from the traces, and the plan */
+bool figure_timeline(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_layer(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_schedule(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_plan(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_memory(const figured_run *runs, size_t n, dh_figure *f);
+
+#endif

@@ -1,0 +1,303 @@
+/* Figures from metrics, summary, pairs and tables. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/html/chart.h"
+#include "report/html/figure.h"
+
+static const json_t *get(const json_t *value, const char *key)
+{
+    return json_object_get(value, key);
+}
+
+static double number(const json_t *value)
+{
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+void figure_cell(dh_str *csv, const char *text)
+{
+    if (!text[strcspn(text, ",\"\r\n")]) {
+        dh_str_append(csv, text, strlen(text));
+        return;
+    }
+    dh_str_append(csv, "\"", 1);
+    for (; *text; text++) dh_str_append(csv, *text == '"' ? "\"\"" : text, *text == '"' ? 2 : 1);
+    dh_str_append(csv, "\"", 1);
+}
+
+/* A comma, and the number where there is one. */
+static void add_number(dh_str *csv, double value)
+{
+    dh_str_append(csv, ",", 1);
+    if (isfinite(value)) dh_str_printf(csv, "%.9g", value);
+}
+
+/* ---- curves over steps ----------------------------------------------------------------------- */
+
+/* Of metrics.jsonl, by the names of their figures. */
+typedef struct quantity {
+    const char *figure, *key, *title, *unit;
+    bool from_zero;
+} quantity;
+
+static const quantity quantities[] = {
+    {"loss", "loss", "Loss", "loss (nats per token)", false},
+    {"learning-rate", "lr", "Learning rate", "learning rate", true},
+    {"gradient-norm", "grad_norm", "Gradient norm", "gradient norm", true},
+    {"tokens-per-second", "tokens_per_s", "Speed of training", "tokens per second", true},
+    {"load-balancing-loss", "aux_loss", "Load-balancing loss", "load-balancing loss", false}};
+
+static const int run_looks[] = {LOOK_FORWARD, LOOK_BACKWARD, LOOK_LOCAL,
+                                LOOK_CROSS,   LOOK_WEIGHTS,  LOOK_OTHER};
+
+static void add_point(chart_curve *c, double x, double y, dh_str *out)
+{
+    if (!dh_vec_push(&c->points, (chart_point){x, y})) out->failed = true;
+}
+
+/* Rows of a run by step: the quantity, and of the loss also that of validation. */
+static void add_steps(const figured_run *run, const quantity *q, chart_curve *curve,
+                      chart_curve *validation, dh_figure *f)
+{
+    const json_t *metrics = get(run->data, "metrics"), *steps = get(metrics, "step");
+    const json_t *values = get(metrics, q->key);
+    const json_t *vals = validation ? get(metrics, "val") : NULL;
+    const size_t n = json_array_size(values), n_vals = json_array_size(vals);
+    for (size_t i = 0, k = 0; i < n || k < n_vals;) {
+        const json_t *val = json_array_get(vals, k);
+        const double own = i < n ? number(json_array_get(steps, i)) : INFINITY;
+        const double other = k < n_vals ? number(json_array_get(val, 0)) : INFINITY;
+        const double step = fmin(own, other), y = number(json_array_get(values, i));
+        figure_cell(&f->csv, run->label);
+        add_number(&f->csv, step);
+        add_number(&f->csv, own <= other ? y : (double)NAN);
+        if (validation)
+            add_number(&f->csv, other <= own ? number(json_array_get(val, 1)) : (double)NAN);
+        dh_str_append(&f->csv, "\n", 1);
+        if (own <= other) add_point(curve, step, y, &f->svg), i++;
+        if (other <= own) add_point(validation, step, number(json_array_get(val, 1)), &f->svg), k++;
+    }
+}
+
+bool figure_metric(const figured_run *runs, size_t n, dh_figure *f)
+{
+    const quantity *q = quantities;
+    while (strcmp(q->figure, f->name) != 0) q++;
+    const bool loss = q == quantities;
+    chart_curve curves[2 * DH_REPORT_MAX_RUNS] = {0};
+    char labels[DH_REPORT_MAX_RUNS][2][128];
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!json_array_size(get(get(runs[i].data, "metrics"), q->key))) continue;
+        chart_curve *c = &curves[used], *v = loss ? c + 1 : NULL;
+        if (!used) dh_str_printf(&f->csv, "run,step,%s%s\n", q->key, loss ? ",val_loss" : "");
+        snprintf(labels[i][0], sizeof labels[i][0], "%s", n > 1 ? runs[i].label : q->title);
+        snprintf(labels[i][1], sizeof labels[i][1], "%.100s, validation", labels[i][0]);
+        for (int k = 0; k <= loss; k++)
+            c[k] = (chart_curve){.label = labels[i][k],
+                                 .look = run_looks[i % DH_COUNTOF(run_looks)],
+                                 .form = k ? CHART_DOTS : CHART_LINE};
+        add_steps(&runs[i], q, c, v, f);
+        used += v && v->points.n ? 2 : 1;
+    }
+    const chart_text text = {q->title, "step", q->unit};
+    if (used) chart_curves(&text, curves, used, q->from_zero, &f->svg);
+    for (size_t i = 0; i < DH_COUNTOF(curves); i++) dh_vec_fini(&curves[i].points);
+    return used > 0;
+}
+
+/* ---- where the time went --------------------------------------------------------------------- */
+
+/* Parts of a mean step, which together are the whole of it. */
+enum { COMPUTE, FIRST_CAUSE, BUBBLE = FIRST_CAUSE + 5, PARTNERS, IDLE, N_PART };
+
+static const struct {
+    const char *key, *text;
+    int look;
+} parts[N_PART] = {{"compute", "computation", LOOK_COMPUTE},
+                   {"dependency", "exposed: the next operator waits", LOOK_EXPOSED},
+                   {"contention", "exposed: holds up another transfer", LOOK_EXPOSED + 1},
+                   {"tail", "exposed: nothing left to compute", LOOK_EXPOSED + 2},
+                   {"late", "exposed: computation began late", LOOK_EXPOSED + 3},
+                   {"slowdown", "exposed: computation slowed down", LOOK_EXPOSED + 4},
+                   {"bubble", "pipeline bubble", LOOK_BUBBLE},
+                   {"partners", "waits for ranks that are late", LOOK_PARTNERS},
+                   {"idle", "nothing ran", LOOK_IDLE}};
+
+static double or_zero(double value)
+{
+    return isfinite(value) ? value : 0;
+}
+
+/* Milliseconds of each part. False: the summary does not say. */
+static bool shares_of(const json_t *summary, double ms[N_PART])
+{
+    const json_t *times = get(summary, "times");
+    if (!json_is_number(get(times, "compute_ms"))) return false;
+    ms[COMPUTE] = number(get(times, "compute_ms"));
+    for (int i = FIRST_CAUSE; i < BUBBLE; i++)
+        ms[i] = or_zero(number(get(get(times, "exposed_by_ms"), parts[i].key)));
+    ms[BUBBLE] = or_zero(number(get(times, "bubble_ms")));
+    ms[PARTNERS] = or_zero(number(get(times, "partners_ms")));
+    ms[IDLE] = or_zero(number(get(times, "idle_ms"))) - ms[BUBBLE] - ms[PARTNERS];
+    const double steps = or_zero(number(get(summary, "steps")));
+    for (int i = 0; i < N_PART; i++) ms[i] = DH_MAX(ms[i], 0) / DH_MAX(steps - 1, 1);
+    return true;
+}
+
+static void say_part(const void *user, size_t item, dh_str *title)
+{
+    const double(*ms)[N_PART] = user;
+    dh_str_printf(title, "%s: %.4g ms", parts[item % N_PART].text,
+                  ms[item / N_PART][item % N_PART]);
+}
+
+bool figure_time(const figured_run *runs, size_t n, dh_figure *f)
+{
+    double ms[DH_REPORT_MAX_RUNS][N_PART];
+    chart_entry entries[N_PART];
+    chart_legend legend = {.at = entries};
+    chart_spans s = {.title_of = say_part, .user = ms};
+    for (size_t i = 0; i < n; i++) {
+        chart_row row = {.apart = true};
+        double at = 0;
+        if (!shares_of(get(runs[i].data, "summary"), ms[i])) continue;
+        if (!s.rows.n) dh_str_printf(&f->csv, "run,part,ms\n");
+        snprintf(row.label, sizeof row.label, "%s", runs[i].label);
+        f->svg.failed |= !dh_vec_push(&s.rows, row);
+        for (int k = 0; k < N_PART; at += ms[i][k++]) {
+            const chart_span span = {.row = s.rows.n - 1,
+                                     .begin = at,
+                                     .end = at + ms[i][k],
+                                     .look = parts[k].look,
+                                     .item = i * N_PART + (size_t)k};
+            figure_cell(&f->csv, runs[i].label);
+            dh_str_printf(&f->csv, ",%s", parts[k].key);
+            add_number(&f->csv, ms[i][k]);
+            dh_str_append(&f->csv, "\n", 1);
+            if (ms[i][k] > 0) f->svg.failed |= !dh_vec_push(&s.spans, span);
+        }
+    }
+    for (int k = 0; k < N_PART; k++)
+        entries[legend.n++] = (chart_entry){parts[k].text, parts[k].look};
+    const chart_text text = {"Where the time of a step went", "milliseconds of a step", ""};
+    const bool any = s.rows.n > 0;
+    if (any) chart_spans_draw(&text, &s, legend, &f->svg);
+    dh_vec_fini(&s.rows);
+    dh_vec_fini(&s.spans);
+    return any;
+}
+
+/* ---- grids ----------------------------------------------------------------------------------- */
+
+typedef struct grid {
+    chart_grid chart;
+    const char **rows, **columns;
+    double *at;
+} grid;
+
+/* Texts of an array's strings. */
+static const char **names_of(const json_t *array)
+{
+    const size_t n = json_array_size(array);
+    const char **names = malloc((n + 1) * sizeof *names);
+    for (size_t i = 0; names && i < n; i++) {
+        names[i] = json_string_value(json_array_get(array, i));
+        if (!names[i]) names[i] = "?";
+    }
+    return names;
+}
+
+/* columns: NULL: one without a name */
+static bool grid_create(const json_t *rows, const json_t *columns, grid *g)
+{
+    const size_t n = json_array_size(rows), m = columns ? json_array_size(columns) : 1;
+    *g = (grid){.rows = names_of(rows), .columns = names_of(columns)};
+    g->at = malloc((n * m + 1) * sizeof *g->at);
+    if (g->columns && !columns) {
+        free(g->columns);
+        g->columns = malloc(sizeof *g->columns);
+        if (g->columns) g->columns[0] = "";
+    }
+    g->chart = (chart_grid){g->rows, g->columns, n, m, g->at};
+    return g->rows && g->columns && g->at;
+}
+
+static void grid_free(grid *g)
+{
+    free(g->rows);
+    free(g->columns);
+    free(g->at);
+}
+
+bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f)
+{
+    const json_t *oef = get(runs[0].data, "oef"), *at = get(oef, "at");
+    if (n != 1 || !json_array_size(at)) return false;
+    grid g;
+    f->svg.failed |= !grid_create(get(oef, "rows"), get(oef, "columns"), &g);
+    dh_str_printf(&f->csv, "forward,backward,effectiveness\n");
+    for (size_t i = 0; !f->svg.failed && i < g.chart.n_rows * g.chart.n_columns; i++) {
+        g.at[i] = number(json_array_get(at, i));
+        if (!isfinite(g.at[i])) continue;
+        figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
+        dh_str_append(&f->csv, ",", 1);
+        figure_cell(&f->csv, g.columns[i % g.chart.n_columns]);
+        add_number(&f->csv, g.at[i]);
+        dh_str_append(&f->csv, "\n", 1);
+    }
+    const chart_text text = {"Overlap effectiveness of operator pairs", "backward", "forward"};
+    if (!f->svg.failed) chart_matrix(&text, &g.chart, &f->svg);
+    grid_free(&g);
+    return true;
+}
+
+/* ---- tables of simulated steps --------------------------------------------------------------- */
+
+static const char *const cell_numbers[] = {"step_ms",   "tokens_per_s", "model_tflops_per_device",
+                                           "mfu",       "hidden_share", "exposed_ms",
+                                           "bubble_ms", "peak_bytes"};
+
+static void add_cell(const json_t *cell, dh_str *csv)
+{
+    const char *reason = json_string_value(get(cell, "reason"));
+    for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
+        add_number(csv, number(get(cell, cell_numbers[k])));
+    dh_str_printf(csv, ",%s,", reason ? "" : json_is_true(get(cell, "fits")) ? "1" : "0");
+    figure_cell(csv, reason ? reason : "");
+    dh_str_append(csv, "\n", 1);
+}
+
+/* The table's shape has been looked at by its reader (table.c). */
+bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
+{
+    const json_t *table = get(runs[0].data, "table"), *settings = get(table, "settings");
+    const json_t *first = json_array_get(settings, 0), *second = json_array_get(settings, 1);
+    const json_t *cells = get(table, "cells");
+    if (n != 1 || !table) return false;
+    grid g;
+    f->svg.failed |= !grid_create(get(first, "values"), get(second, "values"), &g);
+    figure_cell(&f->csv, json_string_value(get(first, "key")));
+    if (second) dh_str_append(&f->csv, ",", 1);
+    if (second) figure_cell(&f->csv, json_string_value(get(second, "key")));
+    for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
+        dh_str_printf(&f->csv, ",%s", cell_numbers[k]);
+    dh_str_printf(&f->csv, ",fits,reason\n");
+    for (size_t i = 0; !f->svg.failed && i < g.chart.n_rows * g.chart.n_columns; i++) {
+        g.at[i] = number(get(json_array_get(cells, i), "step_ms"));
+        figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
+        if (second) dh_str_append(&f->csv, ",", 1);
+        if (second) figure_cell(&f->csv, g.columns[i % g.chart.n_columns]);
+        add_cell(json_array_get(cells, i), &f->csv);
+    }
+    char axis[200];
+    snprintf(axis, sizeof axis, second ? "%s; colours: %s" : "%s",
+             json_string_value(get(first, "key")), json_string_value(get(second, "key")));
+    const chart_text text = {"A simulated training step", axis, "milliseconds of a step"};
+    if (!f->svg.failed) chart_bars(&text, &g.chart, &f->svg);
+    grid_free(&g);
+    return true;
+}

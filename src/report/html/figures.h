@@ -1,0 +1,29 @@
+/* The figures of a page as files for a paper: a drawing, and the numbers that it shows. */
+#ifndef DH_REPORT_HTML_FIGURES_H
+#define DH_REPORT_HTML_FIGURES_H
+
+#include "base/base.h"
+#include "dhelix/report.h"
+
+typedef struct dh_figure {
+    char name[64]; /* of its files, without folder and ending */
+    char why[128]; /* it is not drawn: how to get its data; else empty */
+    dh_str svg, csv;
+} dh_figure;
+
+typedef DH_VEC(dh_figure) dh_figures;
+
+/* Figures of one run, or of several: curves and shares of time are one figure for all runs, the
+ * others are one figure a run, with the run's number at the end of the name.
+ * in        max_ranks: ranks of a run whose traces are drawn, spread evenly; 0: 64
+ * out       *figures: also those without data; dh_figures_fini
+ * errors    those of dh_report_write */
+dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
+                          dh_figures *figures);
+/* DIR/NAME.svg and DIR/NAME.csv, each replaced as a whole. The folder is made.
+ * errors    DH_EINVAL one of them is a file of the runs: nothing is written; DH_EIO */
+dh_status dh_figures_write(dh_ctx *ctx, const char *const *runs, size_t n,
+                           const dh_figures *figures, const char *dir);
+void dh_figures_fini(dh_figures *figures);
+
+#endif
