@@ -2,6 +2,7 @@
  * which file the rest is. */
 #include "fuzz_folder.h"
 
+#include "report/html/figures.h"
 #include "report/html/page.h"
 #include "train/lock.h"
 
@@ -23,6 +24,24 @@ static void read_page(void)
     dh_str_fini(&out.text);
 }
 
+/* What gives a page gives figures. */
+static void draw_figures(void)
+{
+    dh_ctx ctx = DH_CTX_INIT, page = DH_CTX_INIT;
+    const char *const runs[] = {fuzz_folder()};
+    json_out out = {0};
+    bool sequential;
+    dh_figures figures;
+    const dh_status st = dh_figures_make(&ctx, runs, 1, 4, &figures);
+    DH_CHECK(st == dh_html_run(&page, runs[0], 4, &out, &sequential), "refused alike: %s",
+             ctx.message);
+    for (size_t i = 0; st == DH_OK && i < figures.n; i++)
+        DH_CHECK((figures.at[i].why[0] == 0) == (figures.at[i].svg.len > 0), "%s",
+                 figures.at[i].name);
+    if (st == DH_OK) dh_figures_fini(&figures);
+    dh_str_fini(&out.text);
+}
+
 static void claim(void)
 {
     dh_ctx ctx = DH_CTX_INIT;
@@ -38,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) return 0;
     const char *path = fuzz_put(0, names[data[0] % DH_COUNTOF(names)], data + 1, size - 1);
     read_page();
+    draw_figures();
     claim();
     unlink(path);
     return 0;

@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "dhelix/report.h"
+#include "report/html/figures.h"
 
 static const char metrics[] = "{\"step\": 1, \"loss\": 2.5}\n";
 /* Names that are too long for jansson's first buffer, and one beyond ASCII, which a page may have
@@ -88,6 +89,32 @@ static void any_malloc_may_fail(void **state)
     assert_true(n_refused > 50);
 }
 
+static void any_malloc_of_figures_may_fail(void **state)
+{
+    const char *const runs[] = {dir};
+    size_t whole = 0;
+    int n_refused = 0;
+    for (int64_t n = -1;; n++) { /* -1: with all the memory */
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_figures figures;
+        size_t bytes = 0;
+        mallocs_left = n;
+        const dh_status st = dh_figures_make(&ctx, runs, 1, 0, &figures);
+        const bool struck = n < 0 || mallocs_left < 0;
+        mallocs_left = -1;
+        for (size_t i = 0; st == DH_OK && i < figures.n; i++)
+            bytes += figures.at[i].svg.len + figures.at[i].csv.len;
+        if (st == DH_OK) dh_figures_fini(&figures);
+        if (n < 0) whole = bytes;
+        n_refused += st != DH_OK;
+        assert_int_equal(st == DH_OK ? bytes : whole, whole);
+        if (st != DH_OK) assert_int_equal(st, DH_ENOMEM);
+        if (!struck) break;
+    }
+    assert_true(whole > 1000);
+    assert_true(n_refused > 20);
+}
+
 static void any_entry_may_fail(void **state)
 {
     enum { N_ENTRIES = 5 }; /* metrics, trace, page, "." and ".." */
@@ -123,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_malloc_may_fail),
+        cmocka_unit_test(any_malloc_of_figures_may_fail),
         cmocka_unit_test(any_entry_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

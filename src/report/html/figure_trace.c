@@ -397,6 +397,9 @@ static bool draw_schedule(const passes *p, const chart_text *text, double unit, 
                           dh_figure *f)
 {
     chart_spans s = {.wide = true, .title_of = say_pass, .user = p->at};
+    char axis[96];
+    chart_text own = *text;
+    bool pale = false;
     char(*numbers)[12] = malloc((p->n + 1) * sizeof *numbers);
     f->svg.failed |= !numbers;
     dh_str_printf(&f->csv, "stage,kind,virtual_stage,micro_batch,start%s,end%s\n", in, in);
@@ -411,7 +414,11 @@ static bool draw_schedule(const passes *p, const chart_text *text, double unit, 
         if (paired) add_passes(p, i, end, 0, unit, numbers, &s, f);
     }
     const chart_legend legend = {schedule_entries, DH_COUNTOF(schedule_entries)};
-    if (!f->svg.failed) chart_spans_draw(text, &s, legend, &f->svg);
+    for (size_t i = 0; i < s.spans.n; i++) pale |= s.spans.at[i].pale;
+    snprintf(axis, sizeof axis, "%s%s", text->x,
+             pale ? "; paler: later virtual stages of a rank" : "");
+    own.x = axis;
+    if (!f->svg.failed) chart_spans_draw(&own, &s, legend, &f->svg);
     dh_vec_fini(&s.rows);
     dh_vec_fini(&s.spans);
     free(numbers);

@@ -126,31 +126,29 @@ void dh_figures_fini(dh_figures *figures)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Writes a file, or without text only looks whether it may be written. */
-static dh_status put_file(dh_ctx *ctx, const char *const *runs, size_t n, const char *dir,
-                          const char *name, const char *ending, const dh_str *text)
+static dh_status put_file(dh_ctx *ctx, const char *dir, const char *name, const char *ending,
+                          const dh_str *text)
 {
     dh_str path = DH_STR_INIT;
     dh_str_printf(&path, "%s/%s.%s", dir, name, ending);
-    dh_status st = path.failed ? dh_no_memory(ctx) : DH_OK;
-    for (size_t i = 0; st == DH_OK && !text && i < n; i++)
-        st = dh_output_check(ctx, path.text, runs[i], false);
-    if (st == DH_OK && text) st = dh_file_write_atomic(ctx, path.text, text->text, text->len);
+    const dh_status st = path.failed ? dh_no_memory(ctx)
+                                     : dh_file_write_atomic(ctx, path.text, text->text, text->len);
     dh_str_fini(&path);
     return st;
 }
 
+/* No file that a run has in its folders ends in .svg, and no CSV file is named like a figure's
+ * except right in the run folder. */
 dh_status dh_figures_write(dh_ctx *ctx, const char *const *runs, size_t n,
                            const dh_figures *figures, const char *dir)
 {
-    for (size_t pass = 0; pass < 2; pass++) {
-        if (pass) DH_TRY(dh_dir_create(ctx, dir));
-        for (size_t i = 0; i < figures->n; i++) {
-            const dh_figure *f = &figures->at[i];
-            if (f->why[0]) continue;
-            DH_TRY(put_file(ctx, runs, n, dir, f->name, "svg", pass ? &f->svg : NULL));
-            DH_TRY(put_file(ctx, runs, n, dir, f->name, "csv", pass ? &f->csv : NULL));
-        }
+    for (size_t i = 0; i < n; i++) DH_TRY(dh_output_check(ctx, dir, runs[i], false));
+    DH_TRY(dh_dir_create(ctx, dir));
+    for (size_t i = 0; i < figures->n; i++) {
+        const dh_figure *f = &figures->at[i];
+        if (f->why[0]) continue;
+        DH_TRY(put_file(ctx, dir, f->name, "svg", &f->svg));
+        DH_TRY(put_file(ctx, dir, f->name, "csv", &f->csv));
     }
     return DH_OK;
 }

@@ -21,7 +21,7 @@ typedef DH_VEC(dh_figure) dh_figures;
 dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
                           dh_figures *figures);
 /* DIR/NAME.svg and DIR/NAME.csv, each replaced as a whole. The folder is made.
- * errors    DH_EINVAL one of them is a file of the runs: nothing is written; DH_EIO */
+ * errors    DH_EINVAL the folder is that of a run: nothing is written; DH_EIO */
 dh_status dh_figures_write(dh_ctx *ctx, const char *const *runs, size_t n,
                            const dh_figures *figures, const char *dir);
 void dh_figures_fini(dh_figures *figures);

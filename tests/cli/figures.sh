@@ -1,0 +1,95 @@
+# Figures of runs as files: SVG that draws what the CSV beside it says, which is what the run's files say.
+. tests/cli/lib.sh "$1"
+command -v python3 >/dev/null || { echo 'skipped: no python3'; exit 0; }
+tiny_job "$tmp/job.yaml"
+figures() { ok python3 tests/cli/figures.py "$@"; }
+
+ok "$dhelix" train "$tmp/job.yaml" --ranks 2 --quiet --set parallel.pp=2 --set out="$tmp/run" --set trace.step=5 --set train.steps=10
+printf ',b:x,c\na,0.5,-0.25\ne<f,1,-2\n' >"$tmp/run/oef.csv"
+ok "$dhelix" report "$tmp/run" --svg "$tmp/fig"
+says 'not drawn   table: no table.json: dhelix simulate --table'
+says 'not drawn   layer: no trace in which'
+figures "$tmp/run" "$tmp/fig" loss learning-rate gradient-norm tokens-per-second time timeline schedule plan memory pairs
+for n in 1 2; do ok "$dhelix" report "$tmp/run" --svg "$tmp/run/figures" --quiet; done
+check 'the same files give the same bytes, also in the run folder' diff -r "$tmp/fig" "$tmp/run/figures"
+
+# Two strands, simulated: both sides of the slot that ran together longest.
+cat >"$tmp/strands.yaml" <<EOF
+model: {preset: llama3-8b, n_layers: 4}
+train: {batch: 16, micro_batch: 1, seq_len: 4096, dtype: bf16}
+parallel: {tp: 4, pp: 2}
+strategy: dhelix
+EOF
+ok "$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --every-rank --out "$tmp/strands" --quiet
+ok "$dhelix" report "$tmp/strands" --svg "$tmp/strands/fig" --quiet
+figures "$tmp/strands" "$tmp/strands/fig" layer timeline memory
+
+# Tables of one setting and of two; a cell that is refused has no bar.
+ok "$dhelix" simulate "$tmp/job.yaml" --table parallel.tp=1,2,4 train.micro_batch=1,2 --out "$tmp/two" --quiet
+ok "$dhelix" report "$tmp/two/" --svg "$tmp/tables" --quiet
+figures "$tmp/two" "$tmp/tables" table
+ok "$dhelix" simulate "$tmp/job.yaml" --table train.micro_batch=1,2,4 --out "$tmp/one" --quiet
+ok "$dhelix" report "$tmp/one" --svg "$tmp/tables" --quiet
+figures "$tmp/one" "$tmp/tables" table
+
+# Several runs: curves together, the rest by number.
+ok "$dhelix" report "$tmp/run" "$tmp/one" --svg "$tmp/both" --json
+same "$(json out)" "$tmp/both"
+says '"timeline-1"'
+says '"timeline-2": "no trace'
+check 'one figure of the losses' test -s "$tmp/both/loss.svg"
+check 'the table of the second' test -s "$tmp/both/table-2.csv"
+check 'no timeline of the second' test ! -e "$tmp/both/timeline-2.svg"
+ok "$dhelix" report "$tmp/run" --svg "$tmp/first" --ranks 1 --quiet
+check 'one rank where one is asked for' sh -c "! grep -q '^1,' '$tmp/first/timeline.csv'"
+
+# PDF, by a program that is there or not.
+mkdir "$tmp/bin"
+fails 1 'install librsvg' env PATH="$tmp/bin" "$dhelix" report "$tmp/run" --svg "$tmp/fig" --pdf
+check 'no half of a PDF is left' sh -c "! ls '$tmp/fig' | grep -q pdf"
+printf '#!/bin/sh\necho "$@" >"$3"\n' >"$tmp/bin/rsvg-convert"
+chmod +x "$tmp/bin/rsvg-convert"
+ok env PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/fig" --pdf --quiet
+check 'each figure is converted' grep -q "^--format=pdf --output .* -- $tmp/fig/loss.svg\$" "$tmp/fig/loss.pdf"
+same "$(ls "$tmp/fig" | grep -c 'pdf$')" 10 'a PDF a figure'
+printf '#!/bin/sh\nexit 3\n' >"$tmp/bin/rsvg-convert"
+fails 1 'exit code 3' env PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf
+if command -v rsvg-convert >/dev/null; then
+    ok "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf --quiet
+    same "$(head -c 5 "$tmp/pdf/timeline.pdf")" '%PDF-'
+else
+    echo 'skipped: PDF, no rsvg-convert (librsvg2-bin)'
+fi
+
+# Odd names and numbers, and a trace of a thousand instructions in the place of a pixel.
+mkdir "$tmp/odd"
+python3 - "$tmp/odd" <<'EOF2'
+import json, sys
+run = sys.argv[1]
+span = lambda name, ts, dur, **args: {"ph": "X", "name": name, "cat": "forward", "pid": 0, "tid": 0, "ts": ts, "dur": dur, "args": args}
+names = ['a,"b"', "</title><script>", "\x01\x1f\ufffe&", "line\nend", "ä" * 300]
+events = [span(n, i * 10.0, 5.0, layer=2**31 - 1, micro_batch=i, block="layer") for i, n in enumerate(names)]
+events += [span("x", 1e9 + i * 0.001, 0.001) for i in range(1000)]
+events += [span("zero", 2e9, 0), {"ph": "C", "name": "memory", "ts": 0, "args": {"activations": 2**62, "scratch": -5}}]
+other = {"persistent_bytes": {"grad": "many", "master": 1e300}}
+json.dump({"otherData": other, "traceEvents": events}, open(run + "/trace-rank0.json", "w"))
+with open(run + "/metrics.jsonl", "w") as f:
+    for step, loss in enumerate([1, 1e308, -1e308, 1e20, 1e20 + 1, 0]):
+        f.write(json.dumps({"step": step, "loss": loss, "lr": 0, "val_loss": loss}) + "\n")
+table = {"settings": [{"key": 'k,"', "values": ["1", "<2>"]}], "cells": [{"step_ms": 1e300}, {"reason": "no,\n\"way\""}]}
+json.dump(table, open(run + "/table.json", "w"))
+json.dump({"steps": 0, "times": {"compute_ms": -1, "idle_ms": 1e300, "exposed_by_ms": 3}}, open(run + "/summary.json", "w"))
+EOF2
+ok "$dhelix" report "$tmp/odd" --svg "$tmp/odd/fig" --quiet
+figures "$tmp/odd" "$tmp/odd/fig" loss learning-rate timeline schedule table memory
+
+fails 2 'is for --svg' "$dhelix" report "$tmp/run" --pdf
+fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --out "$tmp/x.html"
+fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --traces "$tmp/x.json"
+fails 1 'would overwrite it' "$dhelix" report "$tmp/run" --svg "$tmp/run/."
+fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere" --svg "$tmp/x"
+fails 1 'is not a run folder' "$dhelix" report tests/cli --svg "$tmp/x"
+printf '{"step":1,"loss":2}\n{"step":2,\n{"step":3}\n' >"$tmp/run/metrics.jsonl"
+fails 1 'metrics.jsonl:2:' "$dhelix" report "$tmp/run" --svg "$tmp/x"
+check 'then no folder is made' test ! -e "$tmp/x"
+finish
