@@ -251,7 +251,10 @@ const dh_command dh_command_report = {
         "(profile.json or oef.csv) and simulated steps (table.json, from `dhelix simulate --table\n"
         "--out`). Runs with a trace (`--set trace.step=N`) also show the timeline of a step, the\n"
         "two strands of a layer, the pipeline schedule and memory. For anything that is missing,\n"
-        "the page says how to get it.\n",
+        "the page says how to get it.\n"
+        "\n"
+        "--svg writes these figures as files for papers. Several runs share the curves and the\n"
+        "shares of time; other figures have the run's number in their names.\n",
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,
     .options = options,

@@ -268,7 +268,8 @@ static void put_span(const chart_spans *s, size_t i, size_t end, const across *x
     const double from = x_of(x, first->begin), wide = DH_MAX(x_of(x, stop) - from, 0);
     dh_str_printf(
         out, "<rect class=\"k%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"%s><title>",
-        longest->look, from, y, wide, ROW - 2, first->pale ? " fill-opacity=\"0.5\"" : "");
+        longest->look, from, y, wide > 4 ? wide - 0.6 : wide, ROW - 2,
+        first->pale ? " fill-opacity=\"0.5\"" : "");
     dh_str_clear(title);
     if (end - i == 1)
         s->title_of(s->user, first->item, title);

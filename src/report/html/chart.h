@@ -66,7 +66,7 @@ typedef struct chart_span {
     int look;
     bool pale;
     const char *text; /* shown inside where there is room; NULL: nothing */
-    size_t item;      /* what it is, for title_of */
+    size_t item;      /* argument of title_of */
 } chart_span;
 
 typedef struct chart_row {
@@ -77,13 +77,13 @@ typedef struct chart_row {
 typedef struct chart_spans {
     DH_VEC(chart_row) rows;
     DH_VEC(chart_span) spans; /* row by row, in a row by begin */
-    bool merge;               /* what is too narrow to see is drawn with its neighbours */
+    bool merge;               /* spans that are too narrow to see are one bar */
     bool wide;                /* as the page of a paper, else as a column */
     void (*title_of)(const void *user, size_t item, dh_str *title);
     const void *user;
 } chart_spans;
 
-/* Of the legend, what is drawn. */
+/* The drawing has the entries of the legend whose looks occur. */
 void chart_spans_draw(const chart_text *text, const chart_spans *s, chart_legend legend,
                       dh_str *out);
 

@@ -9,7 +9,7 @@ typedef struct figured_run {
     dh_run_folder folder;
     traces traces;     /* on one clock; without ranks: there is no trace */
     json_t *kinds;     /* of them, an array; NULL without a trace */
-    json_t *data;      /* what the page has of the run, without the trace */
+    json_t *data;      /* the run's object in the page's data, without the trace */
     const char *label; /* for people */
 } figured_run;
 

@@ -59,7 +59,7 @@ static const chart_entry stream_entries[] = {{"forward", LOOK_FORWARD},
                                              {"communication between nodes", LOOK_CROSS}};
 static const chart_legend stream_legend = {stream_entries, DH_COUNTOF(stream_entries)};
 
-/* What is drawn of a rank: some of its instructions, in rows. */
+/* The instructions of a drawing, in rows. */
 typedef struct drawn {
     const figured_run *run;
     DH_VEC(const event *) events;
@@ -555,7 +555,8 @@ static const traced_rank *fullest(const traces *t)
     return best;
 }
 
-/* What stays at the bottom, activations above it, scratch on top: the highest curve is drawn first. */
+/* The curves are sums from below: what persists, activations, scratch. The highest is drawn first,
+ * so that the lower ones cover it. */
 bool figure_memory(const figured_run *runs, size_t n, dh_figure *f)
 {
     chart_curve curves[] = {{"scratch", LOOK_WEIGHTS, CHART_STAIRS, {0}},

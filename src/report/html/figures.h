@@ -6,15 +6,15 @@
 #include "dhelix/report.h"
 
 typedef struct dh_figure {
-    char name[64]; /* of its files, without folder and ending */
-    char why[128]; /* it is not drawn: how to get its data; else empty */
+    char name[64]; /* the files' name without folder and ending */
+    char why[128]; /* why it is not drawn, and how to get its data; empty: it is drawn */
     dh_str svg, csv;
 } dh_figure;
 
 typedef DH_VEC(dh_figure) dh_figures;
 
-/* Figures of one run, or of several: curves and shares of time are one figure for all runs, the
- * others are one figure a run, with the run's number at the end of the name.
+/* Curves and shares of time are one figure for all runs. The others are one figure for each run. If
+ * there are several, the name ends in the run's number.
  * in        max_ranks: ranks of a run whose traces are drawn, spread evenly; 0: 64
  * out       *figures: also those without data; dh_figures_fini
  * errors    those of dh_report_write */

@@ -13,7 +13,8 @@ struct traces;
 
 typedef struct dh_run_folder {
     const char *path;
-    struct traces *traces; /* where they are to stay (trace.h), instead of being written; NULL: none */
+    struct traces
+        *traces;  /* where they are to stay (trace.h), instead of being written; NULL: none */
     dh_job *job;  /* NULL: no job.yaml */
     dh_mesh mesh; /* the job's; ranks 0 without one */
     int64_t max_ranks;
