@@ -123,7 +123,6 @@ static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
 /* A program's exit code; -1: it cannot be run. */
 static int run_program(const char *const *words)
 {
-    extern char **environ;
     pid_t child;
     int status;
     if (posix_spawnp(&child, words[0], NULL, NULL, (char *const *)(uintptr_t)words, environ) != 0)

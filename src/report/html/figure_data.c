@@ -70,15 +70,15 @@ static void add_steps(const figured_run *run, const quantity *q, chart_curve *cu
         const json_t *val = json_array_get(vals, k);
         const double own = i < n ? number(json_array_get(steps, i)) : INFINITY;
         const double other = k < n_vals ? number(json_array_get(val, 0)) : INFINITY;
+        const bool is_step = !(other < own), is_val = validation && !(own < other);
         const double step = fmin(own, other), y = number(json_array_get(values, i));
         figure_cell(&f->csv, run->label);
         add_number(&f->csv, step);
-        add_number(&f->csv, own <= other ? y : (double)NAN);
-        if (validation)
-            add_number(&f->csv, other <= own ? number(json_array_get(val, 1)) : (double)NAN);
+        add_number(&f->csv, is_step ? y : (double)NAN);
+        if (validation) add_number(&f->csv, is_val ? number(json_array_get(val, 1)) : (double)NAN);
         dh_str_append(&f->csv, "\n", 1);
-        if (own <= other) add_point(curve, step, y, &f->svg), i++;
-        if (other <= own) add_point(validation, step, number(json_array_get(val, 1)), &f->svg), k++;
+        if (is_step) add_point(curve, step, y, &f->svg), i++;
+        if (is_val) add_point(validation, step, number(json_array_get(val, 1)), &f->svg), k++;
     }
 }
 
@@ -238,9 +238,9 @@ bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f)
     const json_t *oef = get(runs[0].data, "oef"), *at = get(oef, "at");
     if (n != 1 || !json_array_size(at)) return false;
     grid g;
-    f->svg.failed |= !grid_create(get(oef, "rows"), get(oef, "columns"), &g);
+    const bool whole = grid_create(get(oef, "rows"), get(oef, "columns"), &g);
     dh_str_printf(&f->csv, "forward,backward,effectiveness\n");
-    for (size_t i = 0; !f->svg.failed && i < g.chart.n_rows * g.chart.n_columns; i++) {
+    for (size_t i = 0; whole && i < g.chart.n_rows * g.chart.n_columns; i++) {
         g.at[i] = number(json_array_get(at, i));
         if (!isfinite(g.at[i])) continue;
         figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
@@ -250,7 +250,8 @@ bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f)
         dh_str_append(&f->csv, "\n", 1);
     }
     const chart_text text = {"Overlap effectiveness of operator pairs", "backward", "forward"};
-    if (!f->svg.failed) chart_matrix(&text, &g.chart, &f->svg);
+    f->svg.failed |= !whole;
+    if (whole) chart_matrix(&text, &g.chart, &f->svg);
     grid_free(&g);
     return true;
 }
@@ -279,14 +280,14 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
     const json_t *cells = get(table, "cells");
     if (n != 1 || !table) return false;
     grid g;
-    f->svg.failed |= !grid_create(get(first, "values"), get(second, "values"), &g);
+    const bool whole = grid_create(get(first, "values"), get(second, "values"), &g);
     figure_cell(&f->csv, json_string_value(get(first, "key")));
     if (second) dh_str_append(&f->csv, ",", 1);
     if (second) figure_cell(&f->csv, json_string_value(get(second, "key")));
     for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
         dh_str_printf(&f->csv, ",%s", cell_numbers[k]);
     dh_str_printf(&f->csv, ",fits,reason\n");
-    for (size_t i = 0; !f->svg.failed && i < g.chart.n_rows * g.chart.n_columns; i++) {
+    for (size_t i = 0; whole && i < g.chart.n_rows * g.chart.n_columns; i++) {
         g.at[i] = number(get(json_array_get(cells, i), "step_ms"));
         figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
         if (second) dh_str_append(&f->csv, ",", 1);
@@ -297,7 +298,8 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
     snprintf(axis, sizeof axis, second ? "%s; colours: %s" : "%s",
              json_string_value(get(first, "key")), json_string_value(get(second, "key")));
     const chart_text text = {"A simulated training step", axis, "milliseconds of a step"};
-    if (!f->svg.failed) chart_bars(&text, &g.chart, &f->svg);
+    f->svg.failed |= !whole;
+    if (whole) chart_bars(&text, &g.chart, &f->svg);
     grid_free(&g);
     return true;
 }
