@@ -68,7 +68,7 @@ void dh_switched_print(const dh_switched *s, const dh_resolved *job, dh_str *out
                       dh_format_ns(update, sizeof update, s->hidden_ns));
     dh_cli_paragraph(out, &text, 0);
     dh_step_facts facts;
-    if (dh_switched_facts(job, &facts)) dh_nearest_print(&facts, out);
+    if (dh_resolved_facts(job, &facts)) dh_nearest_print(&facts, out);
     dh_str_printf(out, "\n");
 }
 

@@ -104,7 +104,7 @@ static dh_status simulate_job(dh_ctx *ctx, dh_grid *g, const dh_job *job,
         if (st == DH_OK && !cell->strategy) st = dh_no_memory(ctx);
         if (st == DH_OK && how->cluster && dh_grid_best(g) == cell) {
             if (!g->facts) g->facts = DH_NEW(g->arena, dh_step_facts);
-            if (g->facts) dh_step_facts_of(&resolved->job, how->cluster, g->facts);
+            if (g->facts) dh_resolved_facts(resolved, g->facts);
             if (!g->facts) st = dh_no_memory(ctx);
         }
     }

@@ -105,6 +105,8 @@ size_t dh_simulated_word(const char *texts);
 
 /* Of dh_simulated_first's step. False: there is none, or it is this machine's. */
 bool dh_simulated_facts(const dh_simulated_list *list, dh_step_facts *facts);
+/* Of a resolved job, with the schedule that it takes. False: it is this machine's. */
+bool dh_resolved_facts(const dh_resolved *job, dh_step_facts *facts);
 /* Sets "nearest": the published steps that are nearest to this one. */
 void dh_nearest_json(const dh_step_facts *facts, json_t *document);
 

@@ -201,13 +201,19 @@ void dh_nearest_json(const dh_step_facts *facts, json_t *document)
         json_object_set_new(document, "nearest", dh_precedents_json(&found));
 }
 
+bool dh_resolved_facts(const dh_resolved *job, dh_step_facts *facts)
+{
+    if (!job->cluster) return false;
+    dh_step_facts_of(&job->job, job->cluster, facts);
+    if (*facts->schedule && job->schedule) dh_step_facts_take(facts->schedule, job->schedule->name);
+    return true;
+}
+
 bool dh_simulated_facts(const dh_simulated_list *list, dh_step_facts *facts)
 {
     const dh_simulated *first = dh_simulated_first(list);
-    if (!list->cluster || !first) return false;
-    dh_step_facts_of(&first->job->job, list->cluster, facts);
+    if (!first || !dh_resolved_facts(first->job, facts)) return false;
     dh_step_facts_take(facts->strategy, first->chosen ? first->chosen : first->strategy->name);
-    if (*facts->schedule && first->taken) dh_step_facts_take(facts->schedule, first->taken);
     return true;
 }
 

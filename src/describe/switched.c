@@ -20,12 +20,6 @@ static json_t *group_json(const dh_switched_group *g)
                      (json_int_t)g->pass.peak_bytes, "ms", g->ns * 1e-6);
 }
 
-bool dh_switched_facts(const dh_resolved *job, dh_step_facts *facts)
-{
-    if (job->cluster) dh_step_facts_of(&job->job, job->cluster, facts);
-    return job->cluster != NULL;
-}
-
 json_t *dh_switched_json(const dh_switched *s, const dh_resolved *job)
 {
     char layout[96];
@@ -46,7 +40,7 @@ json_t *dh_switched_json(const dh_switched *s, const dh_resolved *job)
         "peak_bytes", (json_int_t)s->peak_bytes, "packed_ms", s->packed_ns * 1e-6, "packed_bytes",
         (json_int_t)s->packed_bytes, "groups", groups);
     dh_step_facts facts;
-    if (document && dh_switched_facts(job, &facts)) dh_nearest_json(&facts, document);
+    if (document && dh_resolved_facts(job, &facts)) dh_nearest_json(&facts, document);
     return document;
 }
 

@@ -4,11 +4,8 @@
 
 #include <jansson.h>
 
-#include "costs/precedents.h"
 #include "tune/lengths.h"
 
-/* Of the mesh that keeps weights and optimizer. False: it is this machine's. */
-bool dh_switched_facts(const dh_resolved *job, dh_step_facts *facts);
 /* NULL: out of memory */
 json_t *dh_switched_json(const dh_switched *switched, const dh_resolved *job);
 /* Plans of a search, best first. NULL: out of memory */

@@ -38,7 +38,8 @@ typedef struct outline_key {
     int64_t tp, cp, ep, dp, pp, n_layers, embed, head, apart, copies, middle, sequence, in_stages,
         by_costs, moe_dispatch, expert_rows;
     int64_t zero, bucket_bytes, fuse, ahead;
-    int64_t by_stage; /* virtual stages of a rank, where these are gathered, or go, whole */
+    int64_t virtual_stages; /* of a rank: buckets of gradients end with each */
+    int64_t by_stage;       /* gradients, or parameters, are those of a virtual stage at a time */
     int64_t one_micro, gradient_sync; /* whole gradients of a step last otherwise then */
     int64_t recompute, asked_whole;   /* they also decide who is the first to ask */
 } outline_key;
@@ -349,22 +350,19 @@ static dh_status make_outline(estimate *e, const outline_key *of, int32_t rank,
     return DH_OK;
 }
 
-/* Gradients, and parameters, of a virtual stage at a time. */
-static int64_t by_stage(const estimate *e)
+static bool by_stage(const estimate *e)
 {
-    const dh_schedule *s = e->long_one->schedule;
-    const bool goes = e->schedule->breadth_first && e->spec.recipe.sharing.gradients;
-    return goes || e->spec.recipe.sharing.regather == DH_REGATHER_STAGE ? s->n_stages / s->n_ranks
-                                                                        : 0;
+    const dh_sharing *s = &e->spec.recipe.sharing;
+    return (e->schedule->breadth_first && s->gradients) || s->regather == DH_REGATHER_STAGE;
 }
 
-/* Ranks that hold as many layers share an outline, however many virtual stages these are. Only
- * their buckets differ, in padding and in the number of transfers. */
+/* Ranks that hold as many layers in as many virtual stages share an outline. */
 static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **outline)
 {
     const dh_recipe *r = &e->spec.recipe;
     const dh_mesh *m = &r->mesh;
     const tune_stage holds = holding_of(e->long_one, rank);
+    const dh_schedule *schedule = e->long_one->schedule;
     tune_system system;
     DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
     const outline_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
@@ -378,7 +376,7 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .embed = holds.embed,
                              .head = holds.head,
                              .apart = ends_apart(e->long_one),
-                             .copies = dh_schedule_copies_of(e->long_one->schedule),
+                             .copies = dh_schedule_copies_of(schedule),
                              .middle = is_middle(e->long_one, rank),
                              .sequence = dh_recipe_sequence(r),
                              .zero = dh_sharing_zero(&r->sharing),
@@ -386,7 +384,8 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
                              .fuse = r->fuse,
                              .ahead = dh_recipe_is_post_validated(r),
                              .by_stage = by_stage(e),
-                             .one_micro = e->long_one->schedule->n_micro == 1,
+                             .virtual_stages = schedule->n_stages / schedule->n_ranks,
+                             .one_micro = schedule->n_micro == 1,
                              .gradient_sync = r->sharing.gradient_sync,
                              .in_stages = dh_recipe_in_stages(r),
                              .by_costs = dh_recipe_stages_by_costs(r),

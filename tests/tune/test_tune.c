@@ -364,6 +364,41 @@ static void test_gathers_behind_reductions(void **state)
     }
 }
 
+static const dh_tune_row *same_config(const dh_tune *t, const dh_tune_row *row)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (memcmp(t->rows[i].config.at, row->config.at, sizeof row->config.at) == 0)
+            return &t->rows[i];
+    return NULL;
+}
+
+/* What is found for one row serves others only where it is the same for them. One bucket ends with
+ * each virtual stage, so rows of as many layers reduce at other times. */
+static void test_other_rows_change_no_estimate(void **state)
+{
+    (void)state;
+    setup s = open_setup("model: {preset: gpt2-xl, n_layers: 16}\n"
+                         "train: {batch: 32, micro_batch: 1, seq_len: 512, dtype: bf16}\n"
+                         "parallel: {dp: 8, pp: 2, zero: 1, bucket_mb: 4096}\n");
+    dh_tune_options o = options_of(&s, 16);
+    o.strategies = "sequential";
+    o.fixed = ((1u << DH_N_TUNE_DIM) - 1) & ~(1u << DH_TUNE_SCHEDULE) & ~(1u << DH_TUNE_STAGES);
+    o.n_simulated = 0;
+    o.schedules = "interleaved-1f1b";
+    dh_tune *alone = search(&s, &o);
+    o.schedules = "1f1b,looped-bfs,interleaved-1f1b";
+    dh_tune *beside = search(&s, &o);
+    assert_true(alone->n_rows >= 3 && beside->n_rows > alone->n_rows);
+    for (size_t i = 0; i < alone->n_rows; i++) {
+        const dh_tune_row *same = same_config(beside, &alone->rows[i]);
+        assert_non_null(same);
+        assert_float_equal(same->step_ns, alone->rows[i].step_ns, 1);
+    }
+    dh_tune_destroy(alone);
+    dh_tune_destroy(beside);
+    close_setup(&s);
+}
+
 /* A job with all its own values. */
 static void one_is_within(double share, const char *text, const char *cluster, int64_t devices,
                           const char *strategy, const char *schedule)
@@ -1054,6 +1089,7 @@ int main(void)
         cmocka_unit_test(test_degrees_of_sharing),
         cmocka_unit_test(test_parameters_by_virtual_stage),
         cmocka_unit_test(test_gathers_behind_reductions),
+        cmocka_unit_test(test_other_rows_change_no_estimate),
         cmocka_unit_test(test_reductions_behind_slots),
         cmocka_unit_test(test_gradients_made_in_forwards),
         cmocka_unit_test(test_gradients_by_micro_batch),
