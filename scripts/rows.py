@@ -191,7 +191,7 @@ def put_chosen(out, results):
                      f"{percent(gains[-1])} | `{own['chosen']}`{f', layers {layers}' if layers else ''} |")
     won, lost = sum(g > CLOSE for g in gains), sum(g < -CLOSE for g in gains)
     out += [f"`auto` is the fastest in {won} of {len(gains)} places, as fast as the best in {len(gains) - won - lost}, slower in {lost}.", "",
-            "| place | `auto`: step, ms | GiB | best other row that fits | its step | gain | what `auto` chose |",
+            "| place | `auto`: step, ms | GiB | best other row that fits, or of all where none does | its step | gain | what `auto` chose |",
             "|---|---:|---:|---|---:|---:|---|", *lines, ""]
 
 

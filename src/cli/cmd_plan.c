@@ -199,8 +199,9 @@ static void print_beside(const dh_resolved *job, const dh_beside *b, dh_str *out
         snprintf(advice, sizeof advice, "A job without %s", b->settings);
         print_gain(own, &b->plain, advice, &text);
     }
-    dh_str_printf(&text, ". Error of predictions: %s %%, %s",
-                  dh_format_number(took, sizeof took, 100 * b->error, 2), b->error_source);
+    dh_str_printf(&text, ". Error of predictions: %s %s, %s",
+                  dh_format_number(took, sizeof took, 100 * b->error, 2), b->error_unit,
+                  b->error_source);
     dh_str_printf(out, "\n");
     dh_cli_paragraph(out, &text, 0);
 }

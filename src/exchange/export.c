@@ -236,14 +236,18 @@ static void megatron_split(exporter *e)
 static void megatron_schedule(exporter *e)
 {
     const dh_job *job = e->job;
+    const char *const alone = "Megatron-LM combines micro-batches of models with experts alone";
     const bool combined = is(job->schedule, "combined-1f1b");
-    if (combined) {
+    const bool pairs = is(job->strategy, "combined-1f1b");
+    if ((combined || pairs) && job->model.n_experts) {
         flag(e, "--overlap-moe-expert-parallel-comm", "%s", "");
         flag(e, "--delay-wgrad-compute", "%s", "");
-        if (!job->model.n_experts)
-            missing(e, "parallel.schedule",
-                    "Megatron-LM combines micro-batches of models with experts alone");
+    } else {
+        if (combined) missing(e, "parallel.schedule", alone);
+        if (pairs) missing(e, "strategy", alone);
     }
+    if ((combined || pairs) && job->model.n_experts && job->pp > 1 && job->vpp == 1)
+        missing(e, "parallel.virtual_stages", "Megatron-LM combines stages where it is above 1");
     if (job->pp > 1 && job->vpp > 1 && !*job->layer_split)
         whole(e, "--num-virtual-stages-per-pipeline-rank", job->vpp);
     if (job->pp > 1 && !combined && !is(job->schedule, "1f1b") &&
@@ -254,7 +258,7 @@ static void megatron_schedule(exporter *e)
     if (is(job->strategy, "intra-batch") || is(job->strategy, "intra-batch-bidirectional") ||
         is(job->strategy, "flux"))
         flag(e, "--tp-comm-overlap", "%s", "");
-    else if (!is(job->strategy, "sequential") && !is(job->strategy, "combined-1f1b"))
+    else if (!is(job->strategy, "sequential") && !pairs)
         missing(e, "strategy", "Megatron-LM has none like it");
     if (is(job->strategy, "flux") || is(job->strategy, "intra-batch-bidirectional"))
         missing(e, "strategy", "user buffers (--tp-comm-overlap) are the nearest");

@@ -8,15 +8,19 @@
 /* TUNING: mean errors of what was predicted beside what was measured. */
 typedef struct error_row {
     double error;
+    const char *unit; /* of 100 times the error */
     const char *source;
 } error_row;
 static const error_row on_cluster = {
-    0.047, "the mean error of speed-ups on clusters (dhelix validate dhelix-speedups)"};
+    0.043, "points",
+    "the mean error of speed-ups on a cluster (dhelix validate dhelix-context-speedups)"};
 static const error_row on_profile = {
-    0.051, "the mean error of steps by a profile, compared with measured ones (bench/overlap)"};
+    0.051, "%",
+    "the mean error of steps by a profile, compared with measured ones (bench/overlap)"};
 static const error_row on_estimates = {
-    0.051, "the mean error of steps by a profile: by estimates, as here, it may be more (dhelix "
-           "profile measures)"};
+    0.051, "%",
+    "the mean error of steps by a profile: by estimates, as here, it may be more (dhelix "
+    "profile measures)"};
 
 static const error_row *error_of(const dh_resolved *job)
 {
@@ -127,6 +131,7 @@ dh_status dh_resolved_beside(dh_ctx *ctx, const dh_resolved *resolved, dh_beside
     const bool has_settings = leave_out(resolved, &plain, b->settings, sizeof b->settings);
     if (resolved->job.ranks == 1 || (!has_strategy && !has_settings)) return DH_OK;
     b->error = error_of(resolved)->error;
+    b->error_unit = error_of(resolved)->unit;
     b->error_source = error_of(resolved)->source;
     DH_TRY(step_of(ctx, resolved, &b->own_ns));
     if (has_strategy) DH_TRY(compare(ctx, resolved, &sequential, b, &b->sequential));

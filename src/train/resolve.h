@@ -128,7 +128,8 @@ typedef struct dh_beside {
     dh_beside_other plain; /* in that strategy, and without these settings: two copies of the model,
                               steps ahead of the norm, fused optimizer, LASP in place of LASP-2 */
     char settings[160];    /* "optimizer.fuse=4, ..."; "": it has none of them */
-    double error;          /* of predicted speed-ups */
+    double error;          /* of predicted speed-ups; of steps, where costs are a profile's */
+    const char *error_unit; /* of 100 times the error: points of speed-up, or % of a step */
     const char *error_source;
 } dh_beside;
 /* Whether a strategy and such settings gain anything: what `dhelix plan` says beforehand.

@@ -22,7 +22,7 @@ hasnt() { # text that the job lacks
 # ---- Megatron-LM's examples
 import megatron $data/gpt3_175b.sh
 says 'The command starts 8 ranks, the mesh needs a multiple of 128: the job has 128.'
-says -- '--step-batch-size-schedule 0:16'
+says '--step-batch-size-schedule 0:16'
 has ranks 128
 has system megatron-core-2026+waiting-transfers
 has model 'family: gpt2, n_layers: 96, width: 12288, n_heads: 96, ffn_width: 49152, vocab: 51200'
@@ -220,7 +220,8 @@ for flags in '--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline
     '--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7' \
     '--tensor-model-parallel-size 4 --tp-comm-overlap --sequence-parallel --recompute-granularity full' \
     '--use-megatron-fsdp' '--recompute-activations --ddp-bucket-size 50000000' \
-    '--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel --moe-token-dispatcher-type alltoall'; do
+    '--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel --moe-token-dispatcher-type alltoall' \
+    '--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 8 --num-experts 8 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm'; do
     ok "$dhelix" import megatron "$base $flags" --write "$tmp/job.yaml"
     back megatron "$tmp/job.yaml"
 done
@@ -263,6 +264,23 @@ ok "$dhelix" export torchtitan "$tmp/job.yaml" --set parallel.zero=1 --json
 says '"parallel.zero"'
 ok "$dhelix" import megatron $data/gpt3_175b.sh --json
 says '"not_expressed"'
+
+# Combined micro-batches: a flag with experts, by the strategy alone too; else a comment.
+combined=--overlap-moe-expert-parallel-comm
+stages='--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 8'
+experts='--num-experts 8 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall'
+ok "$dhelix" import megatron "$base $stages $experts" --write "$tmp/job.yaml"
+ok "$dhelix" export megatron "$tmp/job.yaml" --set strategy=combined-1f1b
+says "$combined"
+check 'it has a flag' sh -c "! grep -q '#   strategy: combined-1f1b' '$tmp/out'"
+ok "$dhelix" export megatron "$tmp/job.yaml" --set strategy=combined-1f1b --set parallel.virtual_stages=1 --set parallel.schedule=1f1b
+says '#   parallel.virtual_stages: 1 (Megatron-LM combines stages where it is above 1)'
+ok "$dhelix" import megatron "$base $stages" --write "$tmp/job.yaml"
+for dense in strategy parallel.schedule; do
+    ok "$dhelix" export megatron "$tmp/job.yaml" --set $dense=combined-1f1b
+    says "#   $dense: combined-1f1b (Megatron-LM combines micro-batches of models with experts alone)"
+    check 'a dense model has no such flag' sh -c "! grep -q -- $combined '$tmp/out'"
+done
 
 # ---- one table: what a flag is, in lists, help and pages
 ok "$dhelix" help use-sharp

@@ -347,7 +347,7 @@ if ! sanitized; then
     close "$(json step_ms)" "$plain" 0.000001
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set overlap.memory=1.5 --set model.n_layers=32 --set train.seq_len=8192
     says 'less than predictions are wrong by: it may be slower.'
-    says '4.7 %, the mean error of speed-ups on clusters'
+    says 'Error of predictions: 4.3 points, the mean error of speed-ups on a cluster'
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=round-robin
     says ': as long. Error'
 
