@@ -345,9 +345,9 @@ if ! sanitized; then
     close "$(json step_ms)" "$own" 0.000001
     ok "$dhelix" simulate "$tmp/job.yaml" "${loses[@]}" --json
     close "$(json step_ms)" "$plain" 0.000001
-    ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set overlap.memory=1.5 --set model.n_layers=32 --set train.seq_len=8192
+    ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=list --set overlap.memory=1.5 --set model.n_layers=32 --set model.max_seq=16384 --set train.seq_len=16384
     says 'less than predictions are wrong by: it may be slower.'
-    says 'Error of predictions: 4.3 points, the mean error of speed-ups on a cluster'
+    says '4.3 points, the mean error of speed-ups on a cluster'
     ok "$dhelix" plan "$tmp/job.yaml" "${loses[@]}" --set strategy=round-robin
     says ': as long. Error'
 
