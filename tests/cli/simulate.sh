@@ -302,6 +302,9 @@ check 'no line is longer than 80 columns' awk 'length > 80 { exit 1 }' "$tmp/out
 same "$(grep -c '"values": ' "$tmp/table/table.json")" 8 'two settings and six cells'
 same "$(wc -l <"$tmp/table/table.csv")" 7 'a line a cell'
 says 'nearest measured: '
+cell=$(sed -n 's/^4,1,sequential,16,\([0-9.]*\),.*/\1/p' "$tmp/table/table.csv")
+close "$cell" "$step" 0.001
+says "shortest step that fits"
 # The nearest step is that of the cell simulated by itself: also by the schedule that a strategy brings.
 nearest() { sed -n '/"nearest"/,$p' "$tmp/out" | grep -E '"(table|row|distance)"'; }
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set strategy=dhelix --json
@@ -309,9 +312,6 @@ alone=$(nearest)
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --set strategy=dhelix --table train.micro_batch=1 --json
 same "$(nearest)" "$alone" 'the nearest step of a table'
 check 'there is one' test -n "$alone"
-cell=$(sed -n 's/^4,1,sequential,16,\([0-9.]*\),.*/\1/p' "$tmp/table/table.csv")
-close "$cell" "$step" 0.001
-says "shortest step that fits"
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --table parallel.tp=4,2 --csv
 says 'parallel.tp,taken_strategy,taken_ranks,step_ms,'
 ok "$dhelix" simulate "$tmp/job.yaml" --cluster h100 --show memory \
