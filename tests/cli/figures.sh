@@ -83,6 +83,12 @@ EOF2
 ok "$dhelix" report "$tmp/odd" --svg "$tmp/odd/fig" --quiet
 figures "$tmp/odd" "$tmp/odd/fig" loss learning-rate timeline schedule table memory
 
+# A document as deep as a parser goes is drawn from as it is.
+mkdir "$tmp/deep"
+python3 -c 'print("{\"steps\": 3, \"times\": {\"compute_ms\": 1}, \"x\":" + "[" * 2047 + "]" * 2047 + "}")' >"$tmp/deep/summary.json"
+ok "$dhelix" report "$tmp/deep" --svg "$tmp/deep/fig"
+says 'figure      time'
+
 fails 2 'is for --svg' "$dhelix" report "$tmp/run" --pdf
 fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --out "$tmp/x.html"
 fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --traces "$tmp/x.json"

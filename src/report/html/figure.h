@@ -9,7 +9,8 @@ typedef struct figured_run {
     dh_run_folder folder;
     traces traces;     /* on one clock; without ranks: there is no trace */
     json_t *kinds;     /* of them, an array; NULL without a trace */
-    json_t *data;      /* the run's object in the page's data, without the trace */
+    json_t *data;      /* the run's object in the page's data, without the trace. Documents that
+                          may be nested as deep as a parser goes are as they were read. */
     const char *label; /* for people */
 } figured_run;
 

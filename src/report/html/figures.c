@@ -37,11 +37,14 @@ static const struct {
 static dh_status read_run(dh_ctx *ctx, const char *path, int64_t max_ranks, figured_run *run)
 {
     json_out out = {.comma = false};
-    run->folder = (dh_run_folder){.path = path, .traces = &run->traces, .max_ranks = max_ranks};
-    dh_status st = dh_html_run_read(ctx, &run->folder, &out);
+    json_error_t why;
+    run->folder = (dh_run_folder){
+        .path = path, .traces = &run->traces, .data = json_object(), .max_ranks = max_ranks};
+    dh_status st = run->folder.data ? dh_html_run_read(ctx, &run->folder, &out) : dh_no_memory(ctx);
     if (st == DH_OK && out.text.failed) st = dh_no_memory(ctx);
-    if (st == DH_OK) st = dh_json_read(ctx, out.text.text, out.text.len, 0, NULL, &run->data);
-    if (st == DH_OK && !run->data) st = dh_no_memory(ctx);
+    if (st == DH_OK) st = dh_json_read(ctx, out.text.text, out.text.len, 0, &why, &run->data);
+    if (st == DH_OK && !run->data) st = dh_fail(ctx, DH_EFORMAT, "%s: %s", path, why.text);
+    if (st == DH_OK && json_object_update(run->data, run->folder.data) != 0) st = dh_no_memory(ctx);
     if (st == DH_OK && run->traces.ranks.n) st = traces_kinds(ctx, &run->traces, &run->kinds);
     dh_str_fini(&out.text);
     return st;
@@ -50,6 +53,7 @@ static dh_status read_run(dh_ctx *ctx, const char *path, int64_t max_ranks, figu
 static void free_run(figured_run *run)
 {
     dh_job_destroy(run->folder.job);
+    json_decref(run->folder.data);
     traces_fini(&run->traces);
     json_decref(run->kinds);
     json_decref(run->data);

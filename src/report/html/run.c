@@ -42,6 +42,18 @@ dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *
     return st;
 }
 
+void dh_run_folder_put(dh_run_folder *run, const char *key, json_t *document, json_out *out)
+{
+    run->n_parts++;
+    if (run->data) {
+        out->text.failed |= json_object_set_new(run->data, key, document) != 0;
+        return;
+    }
+    out_key(out, key);
+    out_json(out, document);
+    json_decref(document);
+}
+
 static dh_status load_job(dh_ctx *ctx, dh_run_folder *run)
 {
     char *path = NULL;
@@ -61,10 +73,7 @@ static dh_status write_summary(dh_ctx *ctx, dh_run_folder *run, json_out *out)
     json_t *summary;
     DH_TRY(dh_run_folder_json(ctx, run, "summary.json", &summary));
     if (!summary) return DH_OK;
-    out_key(out, "summary");
-    out_json(out, summary);
-    json_decref(summary);
-    run->n_parts++;
+    dh_run_folder_put(run, "summary", summary, out);
     return DH_OK;
 }
 

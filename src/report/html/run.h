@@ -15,6 +15,7 @@ typedef struct dh_run_folder {
     const char *path;
     struct traces
         *traces;  /* where they are to stay (trace.h), instead of being written; NULL: none */
+    json_t *data; /* an object where documents are to stay likewise; NULL: they are written */
     dh_job *job;  /* NULL: no job.yaml */
     dh_mesh mesh; /* the job's; ranks 0 without one */
     int64_t max_ranks;
@@ -27,6 +28,9 @@ dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *
  * errors    DH_EFORMAT with line and column */
 dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
                              json_t **value);
+
+/* A document of the folder, which it takes, as the run's part `key`. */
+void dh_run_folder_put(dh_run_folder *run, const char *key, json_t *document, json_out *out);
 
 /* run.c: all parts, and the run's name, as one JSON object. The caller destroys run->job.
  * errors    DH_EMISSING it is no folder, or has none of the files */

@@ -40,17 +40,14 @@ dh_status dh_html_table(dh_ctx *ctx, dh_run_folder *run, json_out *out)
     json_t *table;
     DH_TRY(dh_run_folder_json(ctx, run, "table.json", &table));
     if (!table) return DH_OK;
-    const bool ok = is_table(table);
-    if (ok) {
-        out_key(out, "table");
-        out_json(out, table);
-        run->n_parts++;
+    if (is_table(table)) {
+        dh_run_folder_put(run, "table", table, out);
+        return DH_OK;
     }
     json_decref(table);
-    return ok ? DH_OK
-              : dh_fail(ctx, DH_EFORMAT,
-                        "%s/table.json: one or two settings with their values are wanted, and a "
-                        "cell with step_ms or reason for each of them with each, as `dhelix "
-                        "simulate --table --out` writes it",
-                        run->path);
+    return dh_fail(ctx, DH_EFORMAT,
+                   "%s/table.json: one or two settings with their values are wanted, and a "
+                   "cell with step_ms or reason for each of them with each, as `dhelix "
+                   "simulate --table --out` writes it",
+                   run->path);
 }
