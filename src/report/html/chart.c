@@ -89,10 +89,11 @@ static size_t bytes_of(const char *text, size_t most)
 static void put_fitting(dh_str *out, double x, double y, const char *anchor, const char *text,
                         double room)
 {
-    char cut[400];
+    enum { MOST = 100 };
+    char cut[4 * MOST];
     const size_t fits = (size_t)DH_MAX(room / LETTER, 2);
     if (letters(text) > fits) {
-        const size_t n = DH_MIN(bytes_of(text, fits - 1), sizeof cut - 8);
+        const size_t n = bytes_of(text, DH_MIN(fits, MOST) - 1);
         snprintf(cut, sizeof cut, "%.*s\xe2\x80\xa6", (int)n, text);
         text = cut;
     }
@@ -160,10 +161,9 @@ static void widen(double *low, double *high)
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* Values beyond are numbers of the CSV file only: no axis could show them beside others. */
 static bool is_drawn(const chart_point *p)
 {
-    return fabs(p->y) < 1e100 && fabs(p->x) < 1e100;
+    return chart_is_drawn(p->y) && chart_is_drawn(p->x);
 }
 
 static void put_dots(const chart_curve *c, const across *x, const dh_svg_axis *y, dh_str *out)
@@ -178,30 +178,35 @@ static void put_dots(const chart_curve *c, const across *x, const dh_svg_axis *y
     }
 }
 
-/* A gap begins a new line. Of stairs narrower than a quarter of a pixel, the highest is drawn. */
+/* A gap begins a new line. Of stairs narrower than a quarter of a pixel, the highest is drawn, and
+ * the last, which lasts until the next. */
 static void put_path(const chart_curve *c, const across *x, const dh_svg_axis *y, dh_str *out)
 {
     const bool stairs = c->form == CHART_STAIRS;
-    bool down = false;
+    const double zero = dh_svg_y(y, 0);
+    bool down = false, any = false;
+    for (size_t i = 0; i < c->points.n; i++) any |= is_drawn(&c->points.at[i]);
+    if (!any) return;
     dh_str_printf(out, "<path class=\"%s%d\" d=\"", stairs ? "k" : "line s", c->look);
     for (size_t i = 0; i < c->points.n; i++) {
         const chart_point *p = &c->points.at[i];
         const double from = x_of(x, p->x);
         double most = p->y;
         if (!is_drawn(p)) {
+            if (stairs && down) dh_str_printf(out, "H%.2fV%.2fZ", fmin(from, x->right), zero);
             down = false;
             continue;
         }
-        while (stairs && i + 1 < c->points.n && x_of(x, c->points.at[i + 1].x) < from + 0.25)
-            most = fmax(most, c->points.at[++i].y);
-        if (stairs && !down) dh_str_printf(out, "M%.2f %.2f", from, dh_svg_y(y, 0));
-        if (stairs)
-            dh_str_printf(out, "%s%.2fV%.2f", "H", from, dh_svg_y(y, most));
-        else
-            dh_str_printf(out, "%s%.2f %.2f", down ? "L" : "M", from, dh_svg_y(y, p->y));
+        while (stairs && i + 1 < c->points.n && is_drawn(p + 1) && x_of(x, p[1].x) < from + 0.25)
+            most = fmax(most, (p = &c->points.at[++i])->y);
+        if (stairs && !down) dh_str_printf(out, "M%.2f %.2f", from, zero);
+        if (stairs) dh_str_printf(out, "H%.2fV%.2f", from, dh_svg_y(y, most));
+        if (stairs && p->y < most)
+            dh_str_printf(out, "H%.2fV%.2f", x_of(x, p->x), dh_svg_y(y, p->y));
+        if (!stairs) dh_str_printf(out, "%s%.2f %.2f", down ? "L" : "M", from, dh_svg_y(y, p->y));
         down = true;
     }
-    if (stairs) dh_str_printf(out, "H%.2fV%.2fZ", x->right, dh_svg_y(y, 0));
+    if (stairs && down) dh_str_printf(out, "H%.2fV%.2fZ", x->right, zero);
     dh_str_printf(out, "\"><title>");
     dh_svg_put_whole(out, c->label);
     dh_str_printf(out, "</title></path>\n");
@@ -296,6 +301,11 @@ static size_t merged_end(const chart_spans *s, size_t i, const across *x)
     return end;
 }
 
+static const char *name_of_row(const chart_row *r)
+{
+    return r->name ? r->name : r->label;
+}
+
 static void put_rows(const chart_spans *s, const across *x, double top, dh_str *out)
 {
     dh_str title = DH_STR_INIT;
@@ -304,7 +314,7 @@ static void put_rows(const chart_spans *s, const across *x, double top, dh_str *
     for (size_t row = 0; row < s->rows.n; row++, y += ROW) {
         const chart_row *r = &s->rows.at[row];
         if (r->apart && row) y += APART;
-        put_fitting(out, x->left - 4, y + 9.5, "end", r->label, x->left - EDGE);
+        put_fitting(out, x->left - 4, y + 9.5, "end", name_of_row(r), x->left - EDGE);
         while (i < s->spans.n && s->spans.at[i].row == row) {
             const size_t end = merged_end(s, i, x);
             put_span(s, i, end, x, y, &title, out);
@@ -330,7 +340,7 @@ void chart_spans_draw(const chart_text *text, const chart_spans *s, chart_legend
     size_t longest = 0;
     for (size_t i = 0; i < s->spans.n; i++) x.high = DH_MAX(x.high, s->spans.at[i].end);
     for (size_t i = 0; i < s->rows.n; i++) {
-        longest = DH_MAX(longest, letters(s->rows.at[i].label));
+        longest = DH_MAX(longest, letters(name_of_row(&s->rows.at[i])));
         if (s->rows.at[i].apart && i) height += APART;
     }
     x.left += DH_MIN(LETTER * (double)longest + 6, width / 3);
@@ -368,7 +378,7 @@ void chart_bars(const chart_text *text, const chart_grid *g, dh_str *out)
     const double width = left + group * (double)g->n_rows + EDGE;
     dh_svg_axis y = {0, -INFINITY, 1, top, TALL};
     for (size_t i = 0; i < g->n_rows * g->n_columns; i++)
-        if (fabs(g->at[i]) < 1e100) y.high = DH_MAX(y.high, g->at[i]);
+        if (chart_is_drawn(g->at[i])) y.high = DH_MAX(y.high, g->at[i]);
     widen(&y.low, &y.high);
     y.step = dh_svg_step(y.high);
     begin(text, width, top + TALL + FOOT, out);
@@ -380,7 +390,7 @@ void chart_bars(const chart_text *text, const chart_grid *g, dh_str *out)
         const double middle = left + group * ((double)i + 0.5);
         for (size_t k = 0; k < g->n_columns; k++) {
             const double value = g->at[i * g->n_columns + k];
-            if (!(fabs(value) < 1e100)) continue;
+            if (!chart_is_drawn(value)) continue;
             const double at = dh_svg_y(&y, DH_MAX(value, 0));
             dh_str_printf(out,
                           "<rect class=\"k%d\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" "
@@ -393,7 +403,7 @@ void chart_bars(const chart_text *text, const chart_grid *g, dh_str *out)
         }
         put_fitting(out, middle, top + TALL + 14, "middle", g->rows[i], group);
     }
-    dh_svg_put_label(out, (left + width) / 2, top + TALL + 28, "middle", text->x, strlen(text->x));
+    put_fitting(out, (left + width) / 2, top + TALL + 28, "middle", text->x, width - left);
     finish(out);
 }
 
@@ -428,7 +438,7 @@ void chart_matrix(const chart_text *text, const chart_grid *g, dh_str *out)
         put_fitting(out, left - 4, y + 16, "end", g->rows[i], MOST_NAME);
         for (size_t k = 0; k < g->n_columns; k++) {
             const double value = g->at[i * g->n_columns + k], x = left + SIDE * (double)k;
-            if (!isfinite(value)) continue;
+            if (!chart_is_drawn(value)) continue;
             const double strong = DH_MIN(fabs(value), 1);
             dh_str_printf(out,
                           "<rect class=\"k%d\" fill-opacity=\"%.3f\" x=\"%.0f\" y=\"%.0f\" "

@@ -38,6 +38,13 @@ typedef struct chart_legend {
     size_t n;
 } chart_legend;
 
+/* Whether a number is drawn. Those beyond are in the CSV file only: no axis could show them beside
+ * others. */
+static inline bool chart_is_drawn(double value)
+{
+    return value > -1e100 && value < 1e100;
+}
+
 /* ---- curves ---------------------------------------------------------------------------------- */
 
 typedef struct chart_point {
@@ -70,8 +77,9 @@ typedef struct chart_span {
 } chart_span;
 
 typedef struct chart_row {
-    char label[64];
-    bool apart; /* more space above it */
+    const char *name; /* a text of the caller's; NULL: the label */
+    char label[64];   /* ASCII */
+    bool apart;       /* more space above it */
 } chart_row;
 
 typedef struct chart_spans {

@@ -88,16 +88,17 @@ bool figure_metric(const figured_run *runs, size_t n, dh_figure *f)
     while (strcmp(q->figure, f->name) != 0) q++;
     const bool loss = q == quantities;
     chart_curve curves[2 * DH_REPORT_MAX_RUNS] = {0};
-    char labels[DH_REPORT_MAX_RUNS][2][128];
+    dh_str names[DH_REPORT_MAX_RUNS] = {0}; /* of the losses of validation */
     size_t used = 0;
     for (size_t i = 0; i < n; i++) {
         if (!json_array_size(get(get(runs[i].data, "metrics"), q->key))) continue;
         chart_curve *c = &curves[used], *v = loss ? c + 1 : NULL;
         if (!used) dh_str_printf(&f->csv, "run,step,%s%s\n", q->key, loss ? ",val_loss" : "");
-        snprintf(labels[i][0], sizeof labels[i][0], "%s", n > 1 ? runs[i].label : q->title);
-        snprintf(labels[i][1], sizeof labels[i][1], "%.100s, validation", labels[i][0]);
+        const char *name = n > 1 ? runs[i].label : q->title;
+        dh_str_printf(&names[i], "%s, validation", name);
+        f->svg.failed |= names[i].failed;
         for (int k = 0; k <= loss; k++)
-            c[k] = (chart_curve){.label = labels[i][k],
+            c[k] = (chart_curve){.label = k && names[i].text ? names[i].text : name,
                                  .look = run_looks[i % DH_COUNTOF(run_looks)],
                                  .form = k ? CHART_DOTS : CHART_LINE};
         add_steps(&runs[i], q, c, v, f);
@@ -106,6 +107,7 @@ bool figure_metric(const figured_run *runs, size_t n, dh_figure *f)
     const chart_text text = {q->title, "step", q->unit};
     if (used) chart_curves(&text, curves, used, q->from_zero, &f->svg);
     for (size_t i = 0; i < DH_COUNTOF(curves); i++) dh_vec_fini(&curves[i].points);
+    for (size_t i = 0; i < n; i++) dh_str_fini(&names[i]);
     return used > 0;
 }
 
@@ -162,13 +164,12 @@ bool figure_time(const figured_run *runs, size_t n, dh_figure *f)
     chart_legend legend = {.at = entries};
     chart_spans s = {.title_of = say_part, .user = ms};
     for (size_t i = 0; i < n; i++) {
-        chart_row row = {.apart = true};
+        const chart_row row = {.name = runs[i].label, .apart = true};
         double at = 0;
         if (!shares_of(get(runs[i].data, "summary"), ms[i])) continue;
         if (!s.rows.n) dh_str_printf(&f->csv, "run,part,ms\n");
-        snprintf(row.label, sizeof row.label, "%s", runs[i].label);
         f->svg.failed |= !dh_vec_push(&s.rows, row);
-        for (int k = 0; k < N_PART; at += ms[i][k++]) {
+        for (int k = 0; k < N_PART; k++) {
             const chart_span span = {.row = s.rows.n - 1,
                                      .begin = at,
                                      .end = at + ms[i][k],
@@ -178,7 +179,9 @@ bool figure_time(const figured_run *runs, size_t n, dh_figure *f)
             dh_str_printf(&f->csv, ",%s", parts[k].key);
             add_number(&f->csv, ms[i][k]);
             dh_str_append(&f->csv, "\n", 1);
-            if (ms[i][k] > 0) f->svg.failed |= !dh_vec_push(&s.spans, span);
+            if (!(ms[i][k] > 0) || !chart_is_drawn(ms[i][k])) continue;
+            f->svg.failed |= !dh_vec_push(&s.spans, span);
+            at = span.end;
         }
     }
     for (int k = 0; k < N_PART; k++)
@@ -294,12 +297,13 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
         if (second) figure_cell(&f->csv, g.columns[i % g.chart.n_columns]);
         add_cell(json_array_get(cells, i), &f->csv);
     }
-    char axis[200];
-    snprintf(axis, sizeof axis, second ? "%s; colours: %s" : "%s",
-             json_string_value(get(first, "key")), json_string_value(get(second, "key")));
-    const chart_text text = {"A simulated training step", axis, "milliseconds of a step"};
-    f->svg.failed |= !whole;
-    if (whole) chart_bars(&text, &g.chart, &f->svg);
+    dh_str axis = DH_STR_INIT;
+    dh_str_printf(&axis, second ? "%s; colours: %s" : "%s", json_string_value(get(first, "key")),
+                  json_string_value(get(second, "key")));
+    const chart_text text = {"A simulated training step", axis.text, "milliseconds of a step"};
+    f->svg.failed |= !whole || axis.failed;
+    if (!f->svg.failed) chart_bars(&text, &g.chart, &f->svg);
+    dh_str_fini(&axis);
     grid_free(&g);
     return true;
 }
