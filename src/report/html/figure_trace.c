@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/index.h"
 #include "report/html/chart.h"
 #include "report/html/figure.h"
 
@@ -159,75 +160,109 @@ bool figure_timeline(const figured_run *runs, size_t n, dh_figure *f)
 
 /* ---- two strands of a layer ------------------------------------------------------------------ */
 
-/* A forward and a backward of layers of a rank; ns: how long instructions of both ran at once. */
+/* A forward and a backward of layers of a rank; ns: how long instructions of both ran at once. A
+ * double, because the sum of what a file says may be beyond any integer. */
 typedef struct strands {
     const traced_rank *rank;
     const event *side[2]; /* any instruction of each */
-    int64_t ns;
+    double ns;
 } strands;
 
-typedef DH_VEC(strands) all_strands;
+typedef struct of_layer {
+    const event *e;
+    bool back;
+} of_layer;
 
-static int by_sides(const void *x, const void *y)
-{
-    const strands *a = x, *b = y;
-    for (int i = 0; i < 2; i++) {
-        if (a->side[i]->layer != b->side[i]->layer)
-            return a->side[i]->layer < b->side[i]->layer ? -1 : 1;
-        if (a->side[i]->mb != b->side[i]->mb) return a->side[i]->mb < b->side[i]->mb ? -1 : 1;
-    }
-    return 0;
-}
+/* What ran at once on a rank. n_looks: at two instructions, on all ranks so far. */
+typedef struct at_once {
+    DH_VEC(of_layer) events; /* by start */
+    DH_VEC(strands) sums;
+    dh_index index; /* of sums, by their sides */
+    size_t n_looks;
+} at_once;
+
+/* Limits of the looks, which bound the time, and of the sums, which bound the memory. A rank has few
+ * streams, so that traces of runs take a few looks an instruction, and few sums. */
+enum { MOST_LOOKS = 1 << 22, LOOKS_A_SUM = 16 };
 
 static int by_start(const void *x, const void *y)
 {
-    const event *a = *(const event *const *)x, *b = *(const event *const *)y;
+    const event *a = ((const of_layer *)x)->e, *b = ((const of_layer *)y)->e;
     if (a->start_ns != b->start_ns) return a->start_ns < b->start_ns ? -1 : 1;
     return a < b ? -1 : a > b;
 }
 
-/* Looks at what ran at once with each of a rank's instructions, which are few: a rank has few
- * streams. Of a trace with more than there can be, the first MOST_LOOKS. */
-static void add_strands(const figured_run *run, const traced_rank *r, all_strands *all, dh_str *out)
+static bool same_side(const event *a, const event *b)
 {
-    enum { MOST_LOOKS = 1 << 24 };
-    DH_VEC(const event *) of_layers = {0};
-    for (size_t i = 0; i < r->events.n; i++)
-        if (r->events.at[i].layer >= 0 && r->events.at[i].mb >= 0)
-            out->failed |= !dh_vec_push(&of_layers, &r->events.at[i]);
-    if (of_layers.n) qsort(of_layers.at, of_layers.n, sizeof *of_layers.at, by_start);
-    for (size_t i = 0, looks = 0; i < of_layers.n; i++) {
-        const event *a = of_layers.at[i];
-        const int64_t end = a->start_ns + a->dur_ns;
-        for (size_t k = i + 1; k < of_layers.n && looks < MOST_LOOKS; k++, looks++) {
-            const event *b = of_layers.at[k];
-            const bool forward = look_of_phase(run, a) == LOOK_FORWARD;
-            if (b->start_ns >= end) break;
-            if (a->stream == b->stream || forward == (look_of_phase(run, b) == LOOK_FORWARD))
-                continue;
-            const int64_t stop = DH_MIN(end, b->start_ns + b->dur_ns);
-            const strands s = {r, {forward ? a : b, forward ? b : a}, stop - b->start_ns};
-            out->failed |= !dh_vec_push(all, s);
-        }
-    }
-    dh_vec_fini(&of_layers);
+    return a->layer == b->layer && a->mb == b->mb;
 }
 
-/* The two that ran together longest. False: none did. */
-static bool find_strands(const figured_run *run, strands *best, dh_str *out)
+/* False: out of memory. */
+static bool add_sum(at_once *o, const strands *s)
 {
-    *best = (strands){.ns = 0};
-    for (size_t i = 0; i < run->traces.ranks.n; i++) {
-        all_strands all = {0};
-        add_strands(run, &run->traces.ranks.at[i], &all, out);
-        if (all.n) qsort(all.at, all.n, sizeof *all.at, by_sides);
-        for (size_t k = 0; k < all.n; k++) {
-            if (k && by_sides(&all.at[k - 1], &all.at[k]) == 0) all.at[k].ns += all.at[k - 1].ns;
-            if (all.at[k].ns > best->ns) *best = all.at[k];
-        }
-        dh_vec_fini(&all);
+    uint64_t hash = 0;
+    size_t at = 0;
+    for (int i = 0; i < 2; i++)
+        hash = dh_mix64(hash ^ ((uint64_t)s->side[i]->layer << 32 | (uint32_t)s->side[i]->mb));
+    for (uint32_t i = dh_index_first(&o->index, hash, &at); i != DH_NONE;
+         i = dh_index_next(&o->index, hash, &at)) {
+        strands *known = &o->sums.at[i];
+        if (!same_side(known->side[0], s->side[0]) || !same_side(known->side[1], s->side[1]))
+            continue;
+        known->ns += s->ns;
+        return true;
     }
-    return best->ns > 0;
+    o->n_looks += LOOKS_A_SUM;
+    return dh_vec_push(&o->sums, *s) && dh_index_add(&o->index, hash, (uint32_t)o->sums.n - 1);
+}
+
+/* False: out of memory. Stops at MOST_LOOKS. */
+static bool add_strands(const figured_run *run, const traced_rank *r, at_once *o)
+{
+    bool ok = true;
+    o->events.n = 0;
+    o->sums.n = 0;
+    dh_index_clear(&o->index);
+    for (size_t i = 0; ok && i < r->events.n; i++) {
+        const event *e = &r->events.at[i];
+        const of_layer own = {e, look_of_phase(run, e) != LOOK_FORWARD};
+        if (e->layer >= 0 && e->mb >= 0) ok = dh_vec_push(&o->events, own);
+    }
+    if (o->events.n) qsort(o->events.at, o->events.n, sizeof *o->events.at, by_start);
+    for (size_t i = 0; ok && i < o->events.n; i++) {
+        const of_layer a = o->events.at[i];
+        const int64_t end = a.e->start_ns + a.e->dur_ns;
+        for (size_t k = i + 1; ok && k < o->events.n; k++) {
+            const of_layer b = o->events.at[k];
+            if (b.e->start_ns >= end || o->n_looks >= MOST_LOOKS) break;
+            o->n_looks++;
+            if (a.e->stream == b.e->stream || a.back == b.back) continue;
+            const int64_t stop = DH_MIN(end, b.e->start_ns + b.e->dur_ns);
+            const strands s = {
+                r, {a.back ? b.e : a.e, a.back ? a.e : b.e}, (double)(stop - b.e->start_ns)};
+            ok = add_sum(o, &s);
+        }
+    }
+    return ok;
+}
+
+/* The two that ran together longest. False: none did, or f->why says why it is not known. */
+static bool find_strands(const figured_run *run, strands *best, dh_figure *f)
+{
+    at_once o = {.n_looks = 0};
+    *best = (strands){.ns = 0};
+    for (size_t i = 0; !f->svg.failed && i < run->traces.ranks.n; i++) {
+        f->svg.failed |= !add_strands(run, &run->traces.ranks.at[i], &o);
+        for (size_t k = 0; k < o.sums.n; k++)
+            if (o.sums.at[k].ns > best->ns) *best = o.sums.at[k];
+    }
+    dh_vec_fini(&o.events);
+    dh_vec_fini(&o.sums);
+    dh_index_fini(&o.index);
+    if (o.n_looks >= MOST_LOOKS)
+        snprintf(f->why, sizeof f->why,
+                 "too many instructions ran at once in the traces: --ranks N reads fewer of them");
+    return best->ns > 0 && !f->why[0];
 }
 
 /* Instructions of one of the two, which is that of event `one`. */
@@ -254,7 +289,7 @@ bool figure_layer(const figured_run *runs, size_t n, dh_figure *f)
     char title[160];
     chart_text text = {.title = title};
     drawn d = {.run = &runs[0]};
-    if (n != 1 || !find_strands(&runs[0], &s, &f->svg)) return false;
+    if (n != 1 || !find_strands(&runs[0], &s, f)) return false;
     const event *fw = s.side[0], *bw = s.side[1];
     int64_t begin = INT64_MAX, end = INT64_MIN;
     for (size_t k = 0; k < s.rank->events.n; k++) {
@@ -301,7 +336,8 @@ static int by_rank_and_begin(const void *x, const void *y)
 {
     const pass *a = x, *b = y;
     if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    return by_key(x, y);
 }
 
 /* Instructions of the same become one pass; then by rank and time. */

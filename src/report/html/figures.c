@@ -81,7 +81,8 @@ static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size
 {
     dh_figure f = {.svg = DH_STR_INIT};
     snprintf(f.name, sizeof f.name, "%s%s", rows[row].name, end);
-    if (!rows[row].draw(runs, n, &f)) snprintf(f.why, sizeof f.why, "%s", rows[row].missing);
+    if (!rows[row].draw(runs, n, &f) && !f.why[0])
+        snprintf(f.why, sizeof f.why, "%s", rows[row].missing);
     if (!f.svg.failed && !f.csv.failed && dh_vec_push(figures, f)) return DH_OK;
     dh_str_fini(&f.svg);
     dh_str_fini(&f.csv);
