@@ -93,15 +93,27 @@ def layer():
 
 
 def schedule(name):
+    """The passes of `schedule` are those of `plan`. A rank whose forwards and backwards overlap has two rows."""
+    def key(r):
+        return int(r["stage"]), int(r["virtual_stage"]), int(r["micro_batch"])
+
     got = rows(name)
-    assert got and len(marks(name)) == len(got)
-    if (run / "job.yaml").exists():  # 2 stages, 2 micro-batches, each forward and backward
-        assert sorted((r["stage"], r["kind"], r["micro_batch"]) for r in got) == sorted(
-            (s, k, m) for s in "01" for k in "FB" for m in "01")
     start, end = [next(k for k in got[0] if k.startswith(w)) for w in ("start", "end")]
-    assert all(float(r[start]) <= float(r[end]) for r in got)
+    spans = [(r["stage"], r["kind"] == "F", float(r[start]), float(r[end])) for r in got]
+    assert all(s[2] <= s[3] for s in spans)
+    ys = {float(e.get("y")) for e in tree(name).iter(SVG + "rect") if e.find(SVG + "title") is not None}
+    paired = {a[0] for a, b in zip(spans, spans[1:]) if a[0] == b[0] and a[1] != b[1] and b[2] < a[3]}
+    assert len(marks(name)) == len(got) and len(ys) == len({s[0] for s in spans}) + len(paired), (ys, paired)
+    if not (run / "job.yaml").exists():
+        return
+    by_kind = {k: sorted(key(r) for r in got if r["kind"] == k) for k in {r["kind"] for r in got}}
+    assert set(by_kind) in ({"F", "B"}, {"F", "I", "W"}), set(by_kind)
+    assert all(keys == by_kind["F"] and len(set(keys)) == len(keys) for keys in by_kind.values())
     if name == "plan":
-        assert all(float(r["end"]) - float(r["start"]) == (1 if r["kind"] == "F" else 2) for r in got)
+        alone = {"F": 1, "B": 2, "I": 1, "W": 1}
+        assert all(float(r["end"]) - float(r["start"]) in (alone[r["kind"]], 3 if paired else -1) for r in got)
+    else:
+        assert sorted((r["kind"], key(r)) for r in got) == sorted((r["kind"], key(r)) for r in rows("plan"))
 
 
 def shares():
@@ -111,7 +123,15 @@ def shares():
             "idle": times["idle_ms"] - times["bubble_ms"] - times["partners_ms"], **times["exposed_by_ms"]}
     assert {r["part"] for r in got} == set(want)
     assert all(near(r["ms"], max(want[r["part"]], 0) / steps) for r in got), (got, want)
-    assert len(marks("time")) == sum(float(r["ms"]) > 0 for r in got)
+    drawn = [float(r["ms"]) for r in got if float(r["ms"]) > 0]
+    bars = [e for e in tree("time").iter(SVG + "rect") if e.find(SVG + "title") is not None]
+    assert len(bars) == len(drawn)
+    # Each begins where those before it end, on one scale.
+    before = [sum(drawn[:i]) for i in range(len(drawn) + 1)]
+    xs = [float(e.get("x")) for e in bars]
+    xs.append(xs[-1] + float(bars[-1].get("width")))
+    scale = (xs[-1] - xs[0]) / before[-1]
+    assert all(abs(x - xs[0] - scale * b) < 0.7 for x, b in zip(xs, before)), (xs, before)
 
 
 def memory():
@@ -120,7 +140,25 @@ def memory():
     want = [e["args"] for e in sorted(trace["traceEvents"], key=lambda e: e.get("ts", 0)) if e["ph"] == "C"]
     assert [(int(r["activations_bytes"]), int(r["scratch_bytes"])) for r in got] == [
         (a["activations"], a["scratch"]) for a in want]
-    assert sum(e.get("class", "").startswith("k") for e in tree("memory").iter(SVG + "path")) == 3
+    sums = [[float(r["persistent_bytes"]) for r in got]]
+    for key in ("activations_bytes", "scratch_bytes"):
+        sums.insert(0, [a + float(r[key]) for a, r in zip(sums[0], got)])
+    if max(map(max, sums)) >= 1e100:  # beyond any axis
+        sums = []
+    paths = [e.get("d") for e in tree("memory").iter(SVG + "path") if e.get("class", "").startswith("k")]
+    assert len(paths) == len(sums)
+    times = [int(r["time_ns"]) for r in got]
+    for values, path in zip(sums, paths):
+        zero = float(re.match(r"M\S+ ([^HV]+)", path)[1])
+        heights = [zero - float(y) for y in re.findall(r"V([^HVZ]+)", path)]
+        highest = max(map(max, sums)) / max(zero - float(y) for p in paths for y in re.findall(r"V([^HVZ]+)", p))
+        assert abs(max(heights) - max(values) / highest) < 0.03 and abs(heights[-2] - values[-1] / highest) < 0.03
+        area, x, level = 0, 0, 0
+        for letter, number in re.findall("([HV])([^HVZ]+)", path):
+            area += level * (float(number) - x) if letter == "H" else 0
+            x, level = (float(number), level) if letter == "H" else (x, zero - float(number))
+        want = sum(v * (b - a) for v, a, b in zip(values, times, times[1:])) / highest * (x - 54) / (times[-1] - times[0])
+        assert len(got) > 9 or abs(area - want) < 0.5 * 150, (area, want)  # a peak is a quarter of a pixel at most
 
 
 def pairs():

@@ -22,7 +22,11 @@ strategy: dhelix
 EOF
 ok "$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --every-rank --out "$tmp/strands" --quiet
 ok "$dhelix" report "$tmp/strands" --svg "$tmp/strands/fig" --quiet
-figures "$tmp/strands" "$tmp/strands/fig" layer timeline memory
+figures "$tmp/strands" "$tmp/strands/fig" layer timeline schedule plan memory
+ok "$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --every-rank --out "$tmp/split" --quiet --set strategy=sequential --set parallel.schedule=zb-h1
+ok "$dhelix" report "$tmp/split" --svg "$tmp/split/fig" --quiet
+figures "$tmp/split" "$tmp/split/fig" schedule plan
+check 'weight gradients apart' grep -q '^0,W,' "$tmp/split/fig/schedule.csv"
 
 # Tables of one setting and of two; a cell that is refused has no bar.
 ok "$dhelix" simulate "$tmp/job.yaml" --table parallel.tp=1,2,4 train.micro_batch=1,2 --out "$tmp/two" --quiet
@@ -41,6 +45,7 @@ check 'one figure of the losses' test -s "$tmp/both/loss.svg"
 check 'the table of the second' test -s "$tmp/both/table-2.csv"
 check 'no timeline of the second' test ! -e "$tmp/both/timeline-2.svg"
 ok "$dhelix" report "$tmp/run" --svg "$tmp/first" --ranks 1 --quiet
+check 'a rank where one is asked for' grep -q '^0,' "$tmp/first/timeline.csv"
 check 'one rank where one is asked for' sh -c "! grep -q '^1,' '$tmp/first/timeline.csv'"
 
 # PDF, by a program that is there or not.
@@ -76,12 +81,46 @@ json.dump({"otherData": other, "traceEvents": events}, open(run + "/trace-rank0.
 with open(run + "/metrics.jsonl", "w") as f:
     for step, loss in enumerate([1, 1e308, -1e308, 1e20, 1e20 + 1, 0]):
         f.write(json.dumps({"step": step, "loss": loss, "lr": 0, "val_loss": loss}) + "\n")
-table = {"settings": [{"key": 'k,"', "values": ["1", "<2>"]}], "cells": [{"step_ms": 1e300}, {"reason": "no,\n\"way\""}]}
+table = {"settings": [{"key": 'k,"a' + "ä" * 300, "values": ["1", "<2>"]}], "cells": [{"step_ms": 1e300}, {"reason": "no,\n\"way\""}]}
 json.dump(table, open(run + "/table.json", "w"))
 json.dump({"steps": 0, "times": {"compute_ms": -1, "idle_ms": 1e300, "exposed_by_ms": 3}}, open(run + "/summary.json", "w"))
 EOF2
 ok "$dhelix" report "$tmp/odd" --svg "$tmp/odd/fig" --quiet
 figures "$tmp/odd" "$tmp/odd/fig" loss learning-rate timeline schedule table memory
+
+# Texts are cut between characters, and shares of time that no axis can show are not drawn.
+han="$(printf '漢%.0s' {1..50})"
+mkdir "$tmp/$han" "$tmp/a$han"
+for name in "$han" "a$han"; do
+    printf '{"step":1,"loss":2,"val_loss":3}\n' >"$tmp/$name/metrics.jsonl"
+    printf '{"steps":3,"times":{"compute_ms":1.7e308,"idle_ms":1.7e308,"exposed_by_ms":{"tail":1.7e308,"late":8}}}' >"$tmp/$name/summary.json"
+done
+ok "$dhelix" report "$tmp/$han" "$tmp/a$han" --svg "$tmp/named" --quiet
+figures "$tmp/$han" "$tmp/named"
+check 'the share that can be drawn' grep -q '>exposed: computation began late: 4 ms<' "$tmp/named/time.svg"
+check 'whole names' grep -q ">a$han, validation: 3 at 1<" "$tmp/named/loss.svg"
+
+# A peak narrower than a pixel is a line, and what follows it is drawn at its own height.
+mkdir "$tmp/peak" "$tmp/ages" "$tmp/crowd"
+python3 - "$tmp" <<'EOF2'
+import json, sys
+def put(run, events):
+    json.dump({"otherData": {}, "traceEvents": events}, open(f"{sys.argv[1]}/{run}/trace-rank0.json", "w"))
+def span(back, ts, dur, mb):
+    phase = "input-gradient" if back else "forward"
+    return {"ph": "X", "name": "x", "cat": phase, "pid": 0, "tid": int(back), "ts": ts, "dur": dur, "args": {"layer": 1, "micro_batch": mb}}
+memory = [(0, 10, 0), (1, 1000, 7), (2, 10, 0), (900000, 500, 3), (900001, 20, 2), (1000000, 5, 0)]
+put("peak", [span(False, 0, 1000000, 0)] + [
+    {"ph": "C", "name": "memory", "ts": t, "args": {"activations": a << 20, "scratch": s << 20}} for t, a, s in memory])
+# Overlaps whose sum is beyond 64 bits, and more of them than are looked at.
+put("ages", [span(back, 0, 1e15, int(back)) for back in (False, True) for _ in range(5)] + [span(back, 0, 10, 5) for back in (False, True)])
+put("crowd", [span(i % 2, 0, 1, i) for i in range(3000)])
+EOF2
+for run in peak ages crowd; do ok "$dhelix" report "$tmp/$run" --svg "$tmp/$run/fig"; done
+says 'not drawn   layer: too many instructions ran at once'
+figures "$tmp/peak" "$tmp/peak/fig" memory
+figures "$tmp/ages" "$tmp/ages/fig" layer
+check 'the two that overlap longest' grep -q ',1,1,0,' "$tmp/ages/fig/layer.csv"
 
 # A document as deep as a parser goes is drawn from as it is.
 mkdir "$tmp/deep"
