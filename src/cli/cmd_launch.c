@@ -6,9 +6,7 @@
  * rank, or the code of ranks that waited for others in vain. It counts one rank as lost at each
  * start, so that it ends after a bounded number of them whatever keeps failing. */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/process.h"
+#include "cli/child.h"
 #include "cli/cli.h"
 #include "dhelix/train.h"
 #include "run/comm/comm.h"
@@ -141,36 +140,10 @@ static void catch_signals(void)
         sigaction(signals[i], &(struct sigaction){.sa_handler = count_signal}, NULL);
 }
 
-/* In a process group of its own: what a terminal sends is passed on by this process alone. Where
- * the command cannot be run, tell gets why. */
-static void become(const words *w, const int tell[2])
-{
-    struct pollfd parent = {.fd = tell[1]};
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    close(tell[0]);
-    if (poll(&parent, 1, 0) > 0) _exit(127); /* the reader of tell died before the line above */
-    const int nothing = open("/dev/null", O_RDONLY);
-    if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-    execvp(w->at[0], (char *const *)(uintptr_t)w->at);
-    const int why = errno;
-    (void)!write(tell[1], &why, sizeof why);
-    _exit(127);
-}
-
 static dh_status spawn(dh_ctx *ctx, const words *w, pid_t *launcher)
 {
-    int told[2], why;
-    if (pipe2(told, O_CLOEXEC) != 0)
-        return dh_fail(ctx, DH_EINTERNAL, "cannot start a process: %s", strerror(errno));
-    *launcher = fork();
-    if (*launcher == 0) become(w, told);
-    why = errno;
-    close(told[1]);
-    const bool failed = *launcher < 0 || read(told[0], &why, sizeof why) == (ssize_t)sizeof why;
-    close(told[0]);
-    if (failed && *launcher > 0) waitpid(*launcher, NULL, 0);
-    return failed ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
+    const int why = dh_cli_spawn(w->at, -1, launcher);
+    return why ? dh_fail(ctx, DH_EINVAL, "cannot run %s: %s", w->at[0], strerror(why)) : DH_OK;
 }
 
 /* A launcher that waits although the ranks it has started here have ended. Open MPI 4.1.4 does so
