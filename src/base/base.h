@@ -100,6 +100,8 @@ dh_status dh_file_read(dh_ctx *ctx, const char *path, size_t max_bytes, char **t
 /* Write to a temporary file, fsync, rename: the old content or the new, never half. A symbolic link
  * at path is replaced, not followed. */
 dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, size_t n_bytes);
+/* DIR/NAME likewise. errors: DH_ENOMEM also where the text lacks memory */
+dh_status dh_file_write_in(dh_ctx *ctx, const char *dir, const char *name, const dh_str *text);
 /* write(2) all bytes, retrying; the error names the path. */
 dh_status dh_fd_write_all(dh_ctx *ctx, int fd, const char *path, const void *data, size_t n_bytes);
 dh_status dh_dir_create(dh_ctx *ctx, const char *path); /* with parents, synced; existing is fine */

@@ -63,3 +63,11 @@ bool dh_csv_next_cell(dh_csv *csv, dh_csv_text *cell)
     csv->column++;
     return true;
 }
+
+void dh_csv_put(const char *text, dh_str *out)
+{
+    const bool quoted = text[strcspn(text, ",\"\r\n")] != '\0';
+    if (quoted) dh_str_append(out, "\"", 1);
+    for (const char *c = text; *c; c++) dh_str_append(out, *c == '"' ? "\"\"" : c, 1 + (*c == '"'));
+    if (quoted) dh_str_append(out, "\"", 1);
+}

@@ -34,4 +34,7 @@ dh_csv_line dh_csv_next_line(dh_csv *csv, dh_csv_text *text);
 /* The next cell of the line; an empty line has none, "," has two. False: there is no more. */
 bool dh_csv_next_cell(dh_csv *csv, dh_csv_text *cell);
 
+/* Appends a cell for any reader of CSV: in quotes where it has to be, doubled inside (RFC 4180). */
+void dh_csv_put(const char *text, dh_str *out);
+
 #endif

@@ -107,6 +107,17 @@ dh_status dh_file_write_atomic(dh_ctx *ctx, const char *path, const void *data, 
     return st;
 }
 
+dh_status dh_file_write_in(dh_ctx *ctx, const char *dir, const char *name, const dh_str *text)
+{
+    dh_str path = DH_STR_INIT;
+    dh_str_printf(&path, "%s/%s", dir, name);
+    const dh_status st = path.failed || text->failed
+                             ? dh_no_memory(ctx)
+                             : dh_file_write_atomic(ctx, path.text, text->text, text->len);
+    dh_str_fini(&path);
+    return st;
+}
+
 /* Synced in the folder it lies in, or a cut of power could take it with all that is synced in it.
  */
 static dh_status create_one(dh_ctx *ctx, const char *path)

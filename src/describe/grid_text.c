@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "base/json_text.h"
 #include "describe/grid.h"
 
@@ -61,24 +62,15 @@ json_t *dh_grid_json(const dh_grid *g)
 
 /* ---- CSV ------------------------------------------------------------------------------------ */
 
-/* In quotes, doubled inside, where a reader of CSV would break it. */
-static void add_text(const char *text, dh_str *out)
-{
-    const bool quoted = strpbrk(text, ",\"\n") != NULL;
-    if (quoted) dh_str_append(out, "\"", 1);
-    for (const char *c = text; *c; c++) dh_str_append(out, *c == '"' ? "\"\"" : c, 1 + (*c == '"'));
-    if (quoted) dh_str_append(out, "\"", 1);
-}
-
 static void add_cell(const dh_grid *g, size_t at, dh_str *out)
 {
     const dh_grid_cell *c = &g->cells[at];
     for (size_t i = 0; i < g->n_axes; i++) {
-        add_text(dh_grid_value(g, at, i), out);
+        dh_csv_put(dh_grid_value(g, at, i), out);
         dh_str_append(out, ",", 1);
     }
     if (!c->reason) {
-        add_text(c->strategy, out);
+        dh_csv_put(c->strategy, out);
         dh_str_printf(out, ",%lld", (long long)c->ranks);
     } else {
         dh_str_append(out, ",", 1);
@@ -88,7 +80,7 @@ static void add_cell(const dh_grid *g, size_t at, dh_str *out)
         if (!c->reason && !isnan(c->at[k])) dh_str_printf(out, "%.10g", c->at[k]);
     }
     dh_str_printf(out, ",%s,", c->reason ? "" : c->fits ? "true" : "false");
-    if (c->reason) add_text(c->reason, out);
+    if (c->reason) dh_csv_put(c->reason, out);
     dh_str_append(out, "\n", 1);
 }
 
@@ -103,25 +95,14 @@ void dh_grid_csv(const dh_grid *g, dh_str *out)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-static dh_status write_file(dh_ctx *ctx, const char *dir, const char *name, const dh_str *text)
-{
-    dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s", dir, name);
-    dh_status st = path.failed || text->failed
-                       ? dh_no_memory(ctx)
-                       : dh_file_write_atomic(ctx, path.text, text->text, text->len);
-    dh_str_fini(&path);
-    return st;
-}
-
 dh_status dh_grid_write(dh_ctx *ctx, const dh_grid *g, const char *dir)
 {
     dh_str json = DH_STR_INIT, csv = DH_STR_INIT;
     DH_TRY(dh_dir_create(ctx, dir));
     dh_status st = dh_json_append(ctx, dh_grid_json(g), &json);
-    if (st == DH_OK) st = write_file(ctx, dir, "table.json", &json);
+    if (st == DH_OK) st = dh_file_write_in(ctx, dir, "table.json", &json);
     dh_grid_csv(g, &csv);
-    if (st == DH_OK) st = write_file(ctx, dir, "table.csv", &csv);
+    if (st == DH_OK) st = dh_file_write_in(ctx, dir, "table.csv", &csv);
     dh_str_fini(&json);
     dh_str_fini(&csv);
     return st;

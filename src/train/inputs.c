@@ -1,6 +1,7 @@
 /* Which files a job reads, and whether an output would change one of them. */
 #include "train/inputs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,20 @@ dh_status dh_output_check(dh_ctx *ctx, const char *out, const char *in, bool who
     return dh_fail(ctx, DH_EINVAL,
                    "%s is read, and writing %s would overwrite it: give the output another name",
                    in, out);
+}
+
+dh_status dh_output_check_no_run(dh_ctx *ctx, const char *dir)
+{
+    DIR *entries = opendir(dir);
+    dh_status st = DH_OK;
+    for (struct dirent *e; st == DH_OK && entries && (e = readdir(entries));)
+        if (is_of_run(e->d_name))
+            st = dh_fail(ctx, DH_EINVAL,
+                         "%s holds %s of a run, and writing there would overwrite such files: "
+                         "give another folder, such as %s/figures",
+                         dir, e->d_name, dir);
+    if (entries) closedir(entries);
+    return st;
 }
 
 /* ---- a job's inputs ------------------------------------------------------------------------- */

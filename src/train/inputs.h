@@ -14,6 +14,11 @@ bool dh_output_spoils(const char *out, const char *in, bool whole);
  * errors    DH_EINVAL with both names */
 dh_status dh_output_check(dh_ctx *ctx, const char *out, const char *in, bool whole);
 
+/* Refuses a folder that holds files of a run, whoever reads them: others of the same names would
+ * replace some of them. An absent folder is fine.
+ * errors    DH_EINVAL names one */
+dh_status dh_output_check_no_run(dh_ctx *ctx, const char *dir);
+
 /* Every file and folder that a job reads, with the setting that names it; of patterns and folders of
  * texts the files, too. Stops at the first that is not DH_OK.
  * fn        path: for the time of the call */

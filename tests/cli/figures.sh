@@ -52,13 +52,28 @@ check 'one rank where one is asked for' sh -c "! grep -q '^1,' '$tmp/first/timel
 mkdir "$tmp/bin"
 fails 1 'install librsvg' env PATH="$tmp/bin" "$dhelix" report "$tmp/run" --svg "$tmp/fig" --pdf
 check 'no half of a PDF is left' sh -c "! ls '$tmp/fig' | grep -q pdf"
-printf '#!/bin/sh\necho "$@" >"$3"\n' >"$tmp/bin/rsvg-convert"
+printf '#!/bin/sh\necho "$@"\n' >"$tmp/bin/rsvg-convert"
 chmod +x "$tmp/bin/rsvg-convert"
 ok env PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/fig" --pdf --quiet
-check 'each figure is converted' grep -q "^--format=pdf --output .* -- $tmp/fig/loss.svg\$" "$tmp/fig/loss.pdf"
+check 'each figure is converted' grep -qx -- "--format=pdf -- $tmp/fig/loss.svg" "$tmp/fig/loss.pdf"
 same "$(ls "$tmp/fig" | grep -c 'pdf$')" 10 'a PDF a figure'
 printf '#!/bin/sh\nexit 3\n' >"$tmp/bin/rsvg-convert"
 fails 1 'exit code 3' env PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf
+printf '#!/bin/sh\nkill -9 $$\n' >"$tmp/bin/rsvg-convert"
+fails 1 'killed by signal 9' env PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf
+printf '#!/nowhere/sh\n' >"$tmp/bin/rsvg-convert"
+chmod -x "$tmp/bin/rsvg-convert"
+fails 1 'cannot run rsvg-convert: Permission denied' env PATH="$tmp/bin" "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf
+# A signal ends the converter, too, and what it has begun goes.
+printf '#!/bin/sh\necho $$ >"%s/child"\nexec sleep 60\n' "$tmp" >"$tmp/bin/rsvg-convert"
+chmod +x "$tmp/bin/rsvg-convert"
+PATH="$tmp/bin:$PATH" "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf --quiet >/dev/null 2>&1 &
+for _ in {1..600}; do [ -s "$tmp/child" ] && break; sleep 0.1; done
+kill -TERM $!
+wait $! 2>/dev/null
+for _ in {1..600}; do kill -0 "$(cat "$tmp/child")" 2>/dev/null || break; sleep 0.1; done
+check 'the converter has ended' sh -c "! kill -0 $(cat "$tmp/child")"
+check 'no temporary file is left' sh -c "! ls '$tmp/pdf' | grep -q tmp-"
 if command -v rsvg-convert >/dev/null; then
     ok "$dhelix" report "$tmp/run" --svg "$tmp/pdf" --pdf --quiet
     same "$(head -c 5 "$tmp/pdf/timeline.pdf")" '%PDF-'
@@ -132,6 +147,11 @@ fails 2 'is for --svg' "$dhelix" report "$tmp/run" --pdf
 fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --out "$tmp/x.html"
 fails 2 'without --out' "$dhelix" report "$tmp/run" --svg "$tmp/x" --traces "$tmp/x.json"
 fails 1 'would overwrite it' "$dhelix" report "$tmp/run" --svg "$tmp/run/."
+ok "$dhelix" report "$tmp/one" --svg "$tmp/fig"
+says 'not drawn   timeline: no trace: --set trace.step=N; timeline.svg is of an earlier call'
+before=$(cat "$tmp/two/table.csv")
+fails 1 'would overwrite such files' "$dhelix" report "$tmp/one" --svg "$tmp/two"
+same "$(cat "$tmp/two/table.csv")" "$before" 'the table of another run'
 fails 1 'is not a folder' "$dhelix" report "$tmp/nowhere" --svg "$tmp/x"
 fails 1 'is not a run folder' "$dhelix" report tests/cli --svg "$tmp/x"
 printf '{"step":1,"loss":2}\n{"step":2,\n{"step":3}\n' >"$tmp/run/metrics.jsonl"

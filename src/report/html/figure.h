@@ -14,9 +14,6 @@ typedef struct figured_run {
     const char *label; /* for people */
 } figured_run;
 
-/* A cell of a CSV file, in quotes where it has to be (RFC 4180). */
-void figure_cell(dh_str *csv, const char *text);
-
 /* Each appends to f->svg and f->csv. False: the runs have no data for it, and nothing is appended;
  * f->why may say more. Running out of memory shows in the texts. Figures of one run take n = 1. */
 bool figure_metric(const figured_run *runs, size_t n, dh_figure *f); /* f->name says which */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "report/html/chart.h"
 #include "report/html/figure.h"
 
@@ -15,17 +16,6 @@ static const json_t *get(const json_t *value, const char *key)
 static double number(const json_t *value)
 {
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
-void figure_cell(dh_str *csv, const char *text)
-{
-    if (!text[strcspn(text, ",\"\r\n")]) {
-        dh_str_append(csv, text, strlen(text));
-        return;
-    }
-    dh_str_append(csv, "\"", 1);
-    for (; *text; text++) dh_str_append(csv, *text == '"' ? "\"\"" : text, *text == '"' ? 2 : 1);
-    dh_str_append(csv, "\"", 1);
 }
 
 /* A comma, and the number where there is one. */
@@ -72,7 +62,7 @@ static void add_steps(const figured_run *run, const quantity *q, chart_curve *cu
         const double other = k < n_vals ? number(json_array_get(val, 0)) : INFINITY;
         const bool is_step = !(other < own), is_val = validation && !(own < other);
         const double step = fmin(own, other), y = number(json_array_get(values, i));
-        figure_cell(&f->csv, run->label);
+        dh_csv_put(run->label, &f->csv);
         add_number(&f->csv, step);
         add_number(&f->csv, is_step ? y : (double)NAN);
         if (validation) add_number(&f->csv, is_val ? number(json_array_get(val, 1)) : (double)NAN);
@@ -175,7 +165,7 @@ bool figure_time(const figured_run *runs, size_t n, dh_figure *f)
                                      .end = at + ms[i][k],
                                      .look = parts[k].look,
                                      .item = i * N_PART + (size_t)k};
-            figure_cell(&f->csv, runs[i].label);
+            dh_csv_put(runs[i].label, &f->csv);
             dh_str_printf(&f->csv, ",%s", parts[k].key);
             add_number(&f->csv, ms[i][k]);
             dh_str_append(&f->csv, "\n", 1);
@@ -246,9 +236,9 @@ bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f)
     for (size_t i = 0; whole && i < g.chart.n_rows * g.chart.n_columns; i++) {
         g.at[i] = number(json_array_get(at, i));
         if (!isfinite(g.at[i])) continue;
-        figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
+        dh_csv_put(g.rows[i / g.chart.n_columns], &f->csv);
         dh_str_append(&f->csv, ",", 1);
-        figure_cell(&f->csv, g.columns[i % g.chart.n_columns]);
+        dh_csv_put(g.columns[i % g.chart.n_columns], &f->csv);
         add_number(&f->csv, g.at[i]);
         dh_str_append(&f->csv, "\n", 1);
     }
@@ -271,7 +261,7 @@ static void add_cell(const json_t *cell, dh_str *csv)
     for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
         add_number(csv, number(get(cell, cell_numbers[k])));
     dh_str_printf(csv, ",%s,", reason ? "" : json_is_true(get(cell, "fits")) ? "1" : "0");
-    figure_cell(csv, reason ? reason : "");
+    dh_csv_put(reason ? reason : "", csv);
     dh_str_append(csv, "\n", 1);
 }
 
@@ -284,17 +274,17 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
     if (n != 1 || !table) return false;
     grid g;
     const bool whole = grid_create(get(first, "values"), get(second, "values"), &g);
-    figure_cell(&f->csv, json_string_value(get(first, "key")));
+    dh_csv_put(json_string_value(get(first, "key")), &f->csv);
     if (second) dh_str_append(&f->csv, ",", 1);
-    if (second) figure_cell(&f->csv, json_string_value(get(second, "key")));
+    if (second) dh_csv_put(json_string_value(get(second, "key")), &f->csv);
     for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
         dh_str_printf(&f->csv, ",%s", cell_numbers[k]);
     dh_str_printf(&f->csv, ",fits,reason\n");
     for (size_t i = 0; whole && i < g.chart.n_rows * g.chart.n_columns; i++) {
         g.at[i] = number(get(json_array_get(cells, i), "step_ms"));
-        figure_cell(&f->csv, g.rows[i / g.chart.n_columns]);
+        dh_csv_put(g.rows[i / g.chart.n_columns], &f->csv);
         if (second) dh_str_append(&f->csv, ",", 1);
-        if (second) figure_cell(&f->csv, g.columns[i % g.chart.n_columns]);
+        if (second) dh_csv_put(g.columns[i % g.chart.n_columns], &f->csv);
         add_cell(json_array_get(cells, i), &f->csv);
     }
     dh_str axis = DH_STR_INIT;

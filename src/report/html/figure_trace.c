@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/csv.h"
 #include "base/index.h"
 #include "report/html/chart.h"
 #include "report/html/figure.h"
@@ -85,7 +86,7 @@ static void csv_event(const drawn *d, int64_t rank, const event *e, dh_str *csv)
 {
     dh_str_printf(csv, "%lld,%s,", (long long)rank, dh_stream_name((dh_stream)e->stream));
     for (size_t column = 0; column < 2; column++) {
-        figure_cell(csv, kind_text(d->run, e, column));
+        dh_csv_put(kind_text(d->run, e, column), csv);
         dh_str_append(csv, ",", 1);
     }
     if (e->layer >= 0) dh_str_printf(csv, "%d", e->layer);

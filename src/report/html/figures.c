@@ -111,6 +111,7 @@ dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_
     if (n < 1 || n > DH_REPORT_MAX_RUNS)
         return dh_fail(ctx, DH_EINVAL, "figures of %zu runs: 1 to %d", n, DH_REPORT_MAX_RUNS);
     dh_status st = DH_OK;
+    dh_json_is_whole(); /* what was short before is of other documents */
     for (size_t i = 0; st == DH_OK && i < n; i++)
         st = read_run(ctx, runs[i], max_ranks ? max_ranks : DEFAULT_MAX_RANKS, &own[i]);
     if (st == DH_OK) label_runs(own, n);
@@ -131,29 +132,36 @@ void dh_figures_fini(dh_figures *figures)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static dh_status put_file(dh_ctx *ctx, const char *dir, const char *name, const char *ending,
-                          const dh_str *text)
+/* Of a figure that is not drawn: whether a call before has left one. */
+static dh_status say_left(dh_ctx *ctx, const char *dir, dh_figure *f)
 {
+    const size_t n = strlen(f->why);
     dh_str path = DH_STR_INIT;
-    dh_str_printf(&path, "%s/%s.%s", dir, name, ending);
-    const dh_status st = path.failed ? dh_no_memory(ctx)
-                                     : dh_file_write_atomic(ctx, path.text, text->text, text->len);
+    dh_str_printf(&path, "%s/%s.svg", dir, f->name);
+    const dh_status st = path.failed ? dh_no_memory(ctx) : DH_OK;
+    if (st == DH_OK && dh_path_exists(path.text))
+        snprintf(f->why + n, sizeof f->why - n, "; %s.svg is of an earlier call", f->name);
     dh_str_fini(&path);
     return st;
 }
 
-/* No file that a run has in its folders ends in .svg, and no CSV file is named like a figure's
- * except right in the run folder. */
-dh_status dh_figures_write(dh_ctx *ctx, const char *const *runs, size_t n,
-                           const dh_figures *figures, const char *dir)
+static dh_status put(dh_ctx *ctx, const char *dir, const dh_figure *f)
 {
-    for (size_t i = 0; i < n; i++) DH_TRY(dh_output_check(ctx, dir, runs[i], false));
+    char name[sizeof f->name + 4];
+    snprintf(name, sizeof name, "%s.svg", f->name);
+    DH_TRY(dh_file_write_in(ctx, dir, name, &f->svg));
+    snprintf(name, sizeof name, "%s.csv", f->name);
+    return dh_file_write_in(ctx, dir, name, &f->csv);
+}
+
+/* Names of figures as CSV files are also files of a run, but not those of its folders. */
+dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *dir)
+{
+    DH_TRY(dh_output_check_no_run(ctx, dir));
     DH_TRY(dh_dir_create(ctx, dir));
     for (size_t i = 0; i < figures->n; i++) {
-        const dh_figure *f = &figures->at[i];
-        if (f->why[0]) continue;
-        DH_TRY(put_file(ctx, dir, f->name, "svg", &f->svg));
-        DH_TRY(put_file(ctx, dir, f->name, "csv", &f->csv));
+        dh_figure *f = &figures->at[i];
+        DH_TRY(f->why[0] ? say_left(ctx, dir, f) : put(ctx, dir, f));
     }
     return DH_OK;
 }

@@ -7,7 +7,7 @@
 
 typedef struct dh_figure {
     char name[64]; /* the files' name without folder and ending */
-    char why[128]; /* why it is not drawn, and how to get its data; empty: it is drawn */
+    char why[192]; /* why it is not drawn, and how to get its data; empty: it is drawn */
     dh_str svg, csv;
 } dh_figure;
 
@@ -21,9 +21,9 @@ typedef DH_VEC(dh_figure) dh_figures;
 dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
                           dh_figures *figures);
 /* DIR/NAME.svg and DIR/NAME.csv, each replaced as a whole. The folder is made.
- * errors    DH_EINVAL the folder is that of a run: nothing is written; DH_EIO */
-dh_status dh_figures_write(dh_ctx *ctx, const char *const *runs, size_t n,
-                           const dh_figures *figures, const char *dir);
+ * Files of figures that are not drawn stay if there are any: f->why then says so.
+ * errors    DH_EINVAL the folder holds files of a run: nothing is written; DH_EIO */
+dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *dir);
 void dh_figures_fini(dh_figures *figures);
 
 #endif
