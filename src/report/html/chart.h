@@ -38,8 +38,8 @@ typedef struct chart_legend {
     size_t n;
 } chart_legend;
 
-/* Whether a number is drawn. Those beyond are in the CSV file only: no axis could show them beside
- * others. */
+/* Whether a number is drawn. A number beyond is in the CSV file only, because no axis could show it
+ * beside others. */
 static inline bool chart_is_drawn(double value)
 {
     return value > -1e100 && value < 1e100;

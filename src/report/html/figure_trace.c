@@ -174,7 +174,8 @@ typedef struct of_layer {
     bool back;
 } of_layer;
 
-/* What ran at once on a rank. n_looks: at two instructions, on all ranks so far. */
+/* Strands that ran at once on a rank. n_looks counts the looks at two instructions on all ranks so
+ * far. */
 typedef struct at_once {
     DH_VEC(of_layer) events; /* by start */
     DH_VEC(strands) sums;

@@ -111,7 +111,7 @@ dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_
     if (n < 1 || n > DH_REPORT_MAX_RUNS)
         return dh_fail(ctx, DH_EINVAL, "figures of %zu runs: 1 to %d", n, DH_REPORT_MAX_RUNS);
     dh_status st = DH_OK;
-    dh_json_is_whole(); /* what was short before is of other documents */
+    dh_json_is_whole(); /* forgets documents that were made before */
     for (size_t i = 0; st == DH_OK && i < n; i++)
         st = read_run(ctx, runs[i], max_ranks ? max_ranks : DEFAULT_MAX_RANKS, &own[i]);
     if (st == DH_OK) label_runs(own, n);
