@@ -22,7 +22,7 @@ OTHERS = {
     "base/process.c": "the kernel's files",
     "base/temporary.c": "writes; its own leftovers, which it only locks",
     "cli/bus_error.c": "the kernel's files",
-    "cli/cmd_launch.c": "/dev/null",
+    "cli/child.c": "/dev/null",
     "cli/main.c": "/dev/null",
     "train/carry.c": "memory of its own",
     "train/place.c": "the kernel's files",
