@@ -200,7 +200,7 @@ dh_status tune_timetable_make(dh_ctx *ctx, dh_arena *arena, const dh_schedule *s
                           .n_ranks = schedule->n_ranks};
     int32_t *counts = DH_NEW_N(arena, int32_t, 6 * n_stages);
     if (!t->types || !t->type_of || !t->like || !t->last || !counts) return dh_no_memory(ctx);
-    for (int backward = 0; backward < 2; backward++, counts += 3 * n_stages) {
+    for (int backward = 0; backward < 2; backward++, counts += 3 * (ptrdiff_t)n_stages) {
         t->n_gathers[backward] = counts;
         t->n_visits[backward] = counts + n_stages;
         t->n_turns[backward] = counts + 2 * (ptrdiff_t)n_stages;

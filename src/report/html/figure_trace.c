@@ -264,7 +264,7 @@ static bool find_strands(const figured_run *run, strands *best, dh_figure *f)
     if (o.n_looks >= MOST_LOOKS)
         snprintf(f->why, sizeof f->why,
                  "too many instructions ran at once in the traces: --ranks N reads fewer of them");
-    return best->ns > 0 && !f->why[0];
+    return best->rank && !f->why[0];
 }
 
 /* Instructions of one of the two, which is that of event `one`. */
@@ -277,7 +277,7 @@ static void add_strand(drawn *d, const traced_rank *r, const event *one, bool ba
         if (e->layer != one->layer || e->mb != one->mb ||
             back != (look_of_phase(d->run, e) != LOOK_FORWARD))
             continue;
-        snprintf(label, sizeof label, "%c%d %s", "FB"[back], e -> mb,
+        snprintf(label, sizeof label, "%c%d %s", back ? 'B' : 'F', e->mb,
                  dh_stream_name((dh_stream)e->stream));
         if (e->stream != stream) add_row(d, label, stream < 0, f);
         stream = e->stream;
