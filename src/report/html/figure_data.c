@@ -87,7 +87,7 @@ bool figure_metric(const figured_run *runs, size_t n, dh_figure *f)
         const char *name = n > 1 ? runs[i].label : q->title;
         dh_str_printf(&names[i], "%s, validation", name);
         f->svg.failed |= names[i].failed;
-        for (int k = 0; k <= loss; k++)
+        for (int k = 0; k < (loss ? 2 : 1); k++)
             c[k] = (chart_curve){.label = k && names[i].text ? names[i].text : name,
                                  .look = run_looks[i % DH_COUNTOF(run_looks)],
                                  .form = k ? CHART_DOTS : CHART_LINE};
