@@ -492,9 +492,10 @@ static volatile sig_atomic_t is_asked;
 static size_t n_watched, n_changed;
 static struct sigaction hosts[NSIG];
 
+/* A thread of the run gets the signal, while others read the flag. */
 static void ask(int number)
 {
-    is_asked = number;
+    __atomic_store_n(&is_asked, number, __ATOMIC_RELAXED);
 }
 
 /* Of each signal, as the host set it. 32 and 33 belong to the C library. */
