@@ -51,21 +51,18 @@ static dh_access_range *next_range(dh_emitter *e, const dh_access_range *r)
     return r->next == DH_NONE ? NULL : &e->ranges.at[r->next];
 }
 
-typedef struct visiting {
-    dh_emitter *emitter;
-    const dh_operand *operand;
-    dh_buffer_kind kind;
-    void (*visit)(dh_accesses *, void *);
-    void *arg;
-} visiting;
-
-static void visit_if_touched(uint32_t param, void *arg)
+static void visit_params(dh_emitter *e, const dh_operand *o, void (*visit)(dh_accesses *, void *),
+                         void *arg)
 {
-    const visiting *v = arg;
-    const dh_operand *o = v->operand, *home = &v->emitter->program->homes.at[param].at[v->kind];
-    if (home->buffer != o->buffer || !overlap(o, home->byte0, home->n_bytes)) return;
-    for (dh_access_range *r = &v->emitter->params[param][v->kind]; r; r = next_range(v->emitter, r))
-        if (overlap(o, r->byte0, r->n_bytes)) v->visit(&r->seen, v->arg);
+    const dh_buffer *b = &e->program->buffers.at[o->buffer];
+    const dh_param_place *places = e->places + (size_t)b->kind * e->program->params.n;
+    for (uint32_t i = e->place0[b->owner]; i < e->place0[b->owner + 1]; i++) {
+        const dh_param_place *at = &places[i];
+        if (at->buffer != o->buffer || at->end <= o->byte0 || o->byte0 + o->n_bytes <= at->byte0)
+            continue;
+        for (dh_access_range *r = &e->params[at->param][b->kind]; r; r = next_range(e, r))
+            if (overlap(o, r->byte0, r->n_bytes)) visit(&r->seen, arg);
+    }
 }
 
 /* The access records an operand concerns: of ranges of an activation, of parameters in
@@ -74,28 +71,50 @@ static void visit_accesses(dh_emitter *e, const dh_operand *o, void (*visit)(dh_
                            void *arg)
 {
     if (o->buffer == DH_NONE) return;
-    const dh_buffer *b = &e->program->buffers.at[o->buffer];
-    if (!by_params(e, o)) {
-        for (uint32_t i = e->range0.at[o->buffer]; i != DH_NONE; i = e->ranges.at[i].next)
-            if (overlap(o, e->ranges.at[i].byte0, e->ranges.at[i].n_bytes))
-                visit(&e->ranges.at[i].seen, arg);
+    if (by_params(e, o)) {
+        visit_params(e, o, visit, arg);
         return;
     }
-    visiting v = {.emitter = e, .operand = o, .kind = b->kind, .visit = visit, .arg = arg};
-    dh_emit_visit_params(e, b->owner, visit_if_touched, &v);
+    for (uint32_t i = e->range0.at[o->buffer]; i != DH_NONE; i = e->ranges.at[i].next)
+        if (overlap(o, e->ranges.at[i].byte0, e->ranges.at[i].n_bytes))
+            visit(&e->ranges.at[i].seen, arg);
+}
+
+typedef struct listing {
+    dh_emitter *emitter;
+    uint32_t n;
+} listing;
+
+static void list_place(uint32_t param, void *arg)
+{
+    listing *l = arg;
+    const dh_program *p = l->emitter->program;
+    for (size_t kind = 0; kind <= DH_BUF_ADAM_V; kind++) {
+        const dh_operand *home = &p->homes.at[param].at[kind];
+        l->emitter->places[kind * p->params.n + l->n] =
+            (dh_param_place){home->byte0, home->byte0 + home->n_bytes, home->buffer, param};
+    }
+    l->n++;
 }
 
 dh_status dh_emit_init_params(dh_ctx *ctx, dh_emitter *e)
 {
     const dh_program *p = e->program;
     e->params = calloc(p->params.n + 1, sizeof *e->params);
-    if (!e->params) return dh_no_memory(ctx);
+    e->places = calloc((DH_BUF_ADAM_V + 1) * p->params.n + 1, sizeof *e->places);
+    e->place0 = calloc(p->flats.n + 1, sizeof *e->place0);
+    if (!e->params || !e->places || !e->place0) return dh_no_memory(ctx);
     for (size_t i = 0; i < p->params.n; i++)
         for (int kind = 0; kind <= DH_BUF_ADAM_V; kind++) {
             const dh_operand *home = &p->homes.at[i].at[kind];
             e->params[i][kind] =
                 (dh_access_range){.byte0 = home->byte0, .n_bytes = home->n_bytes, .next = DH_NONE};
         }
+    listing l = {.emitter = e};
+    for (uint32_t flat = 0; flat < p->flats.n; flat++) {
+        dh_emit_visit_params(e, flat, list_place, &l);
+        e->place0[flat + 1] = l.n;
+    }
     return DH_OK;
 }
 

@@ -49,6 +49,8 @@ void dh_emitter_destroy(dh_emitter *emitter)
     dh_vec_fini(&emitter->frames);
     free(emitter->inputs);
     free(emitter->params);
+    free(emitter->places);
+    free(emitter->place0);
     dh_vec_fini(&emitter->ranges);
     dh_vec_fini(&emitter->range0);
     dh_vec_fini(&emitter->param0);

@@ -38,6 +38,12 @@ typedef struct dh_whole {
     int32_t mb, share_mb, n_users;
 } dh_whole;
 
+/* Where a parameter's bytes of one kind lie. */
+typedef struct dh_param_place {
+    uint64_t byte0, end;
+    uint32_t buffer, param;
+} dh_param_place;
+
 struct dh_emitter {
     const dh_program_spec *spec;
     dh_program *program;
@@ -57,6 +63,8 @@ struct dh_emitter {
     DH_VEC(dh_access_range) ranges;
     DH_VEC(uint32_t) range0;                      /* by buffer: its first, DH_NONE */
     dh_access_range (*params)[DH_BUF_ADAM_V + 1]; /* by parameter and kind: its first range */
+    dh_param_place *places;    /* [kind][parameter], parameters in the order of flats */
+    uint32_t *place0;          /* [flats + 1] the first parameter of a flat in that order */
     DH_VEC(dh_clock_vec) done; /* by instruction: what is known complete after it */
     /* Every part of every instruction, in order, the last one being the instruction's own end:
      * where there are no parts, instructions. */

@@ -50,6 +50,8 @@ typedef struct sweep {
     uint32_t *queues;     /* [instructions], one stream behind the other */
     dh_clock_vec *needed; /* by instruction, of ids plus one */
     cursor streams[DH_N_STREAM];
+    int used[DH_N_STREAM]; /* [n_used] streams with instructions, ascending */
+    int n_used;
     /* By instruction: of a computation the time beside a transfer, of a transfer that beside a
      * computation. */
     int64_t *beside_ns;
@@ -108,6 +110,8 @@ static dh_status read_program(dh_ctx *ctx, sweep *w, const dh_program *p)
     for (uint32_t id = 0; id < p->instrs.n; id++) w->streams[p->instrs.at[id].stream].n++;
     for (int s = 0; s < DH_N_STREAM; queue += w->streams[s++].n)
         w->streams[s].queue = end[s] = queue;
+    for (int s = 0; s < DH_N_STREAM; s++)
+        if (w->streams[s].n > 0) w->used[w->n_used++] = s;
     for (uint32_t id = 0; id < p->instrs.n; id++) {
         const uint8_t stream = p->instrs.at[id].stream;
         const uint32_t *read = end[stream];
@@ -132,7 +136,7 @@ static void find_moment(const sweep *w, cursor *c)
 static int64_t earliest_moment(const sweep *w)
 {
     int64_t t = INT64_MAX;
-    for (int s = 0; s < DH_N_STREAM; s++) t = DH_MIN(t, w->streams[s].at_ns);
+    for (int i = 0; i < w->n_used; i++) t = DH_MIN(t, w->streams[w->used[i]].at_ns);
     return t;
 }
 
@@ -141,8 +145,8 @@ static int64_t earliest_moment(const sweep *w)
 static int64_t pass_moment(sweep *w, int64_t t)
 {
     int64_t next = INT64_MAX;
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        cursor *c = &w->streams[s];
+    for (int i = 0; i < w->n_used; i++) {
+        cursor *c = &w->streams[w->used[i]];
         for (; c->at_ns == t; find_moment(w, c)) {
             if (c->state == RUNS) c->next++;
             c->state = c->state == RUNS ? STANDS : c->state + 1;
@@ -181,8 +185,8 @@ static dh_waiting waiting_of(const sweep *w, int stream)
 static void charge_idle(const sweep *w, int64_t ns, dh_timeline *t)
 {
     dh_waiting what = DH_N_WAITING;
-    for (int s = 0; s < DH_N_STREAM; s++)
-        if (w->streams[s].state == WAITS) what = DH_MIN(what, waiting_of(w, s));
+    for (int i = 0; i < w->n_used; i++)
+        if (w->streams[w->used[i]].state == WAITS) what = DH_MIN(what, waiting_of(w, w->used[i]));
     t->idle_ns += ns;
     if (what != DH_N_WAITING) t->waits_ns[what] += ns;
 }
@@ -210,7 +214,8 @@ static void charge(const sweep *w, int64_t ns, dh_timeline *t)
     const bool computes = w->streams[DH_STREAM_COMPUTE].state == RUNS;
     dh_exposure cause = DH_N_EXPOSURE; /* none: nothing communicates */
     bool busy[DH_N_ENGINE] = {false};
-    for (int s = 0; s < DH_N_STREAM; s++) {
+    for (int i = 0; i < w->n_used; i++) {
+        const int s = w->used[i];
         if (w->streams[s].state != RUNS) continue;
         busy[dh_stream_engine((dh_stream)s)] = true;
         if (s == DH_STREAM_COMPUTE) continue;
@@ -232,7 +237,7 @@ static void charge(const sweep *w, int64_t ns, dh_timeline *t)
 
 static void run(sweep *w, dh_timeline *timeline)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) find_moment(w, &w->streams[s]);
+    for (int i = 0; i < w->n_used; i++) find_moment(w, &w->streams[w->used[i]]);
     for (int64_t t = earliest_moment(w); t != INT64_MAX;) {
         const int64_t next = pass_moment(w, t);
         if (next != INT64_MAX) charge(w, next - t, timeline);

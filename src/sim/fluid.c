@@ -20,20 +20,13 @@ typedef struct running {
     dh_flow flow[2 * DH_N_STREAM];
 } running;
 
-static uint32_t kind_on(const machine *m, uint32_t node, int stream)
-{
-    const dh_sim_op_costs *costs = m->node[node].costs;
-    const lane *l = &m->lanes[lane_of(node, stream)];
-    return dh_sim_kind(costs, &costs->program->instrs.at[l->instr]);
-}
-
 static void add_running(const machine *m, uint32_t node, running *r)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        if (m->lanes[lane_of(node, s)].state != LANE_RUNS) continue;
+    for (uint32_t streams = m->busy[node].runs; streams;) {
+        const int s = take_stream(&streams);
         r->node[r->n] = node;
         r->stream[r->n] = s;
-        r->kind[r->n] = kind_on(m, node, s);
+        r->kind[r->n] = sim_instr_at(m, lane_of(node, s))->kind;
         r->flow[r->n++] = (dh_flow){.speed = 1};
     }
 }
@@ -62,7 +55,7 @@ static dh_status slow_down(const machine *m, running *r)
 
 static bool computes(const machine *m, uint32_t node)
 {
-    return m->lanes[lane_of(node, DH_STREAM_COMPUTE)].state == LANE_RUNS;
+    return m->busy[node].runs & 1U << DH_STREAM_COMPUTE;
 }
 
 /* Nodes that share the node's core now, at least 1. */
@@ -94,7 +87,8 @@ static dh_status shift_mates(machine *m)
 
 static dh_status set_rates(machine *m, uint32_t node)
 {
-    running r = {.n = 0};
+    running r;
+    r.n = 0;
     add_running(m, node, &r);
     const size_t n_own = r.n;
     if (m->node[node].beside != DH_NONE) add_running(m, m->node[node].beside, &r);
@@ -108,11 +102,11 @@ static dh_status set_rates(machine *m, uint32_t node)
 
 static dh_status queue_tasks(machine *m, uint32_t node)
 {
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        const lane *l = &m->lanes[lane_of(node, s)];
-        if (l->state != LANE_RUNS || m->tasks[l->task].queued) continue;
-        m->tasks[l->task].queued = true;
-        if (!dh_vec_push(&m->retimed, l->task)) return dh_no_memory(m->ctx);
+    for (uint32_t streams = m->busy[node].runs; streams;) {
+        const uint32_t id = m->lanes[lane_of(node, take_stream(&streams))].task;
+        if (m->tasks[id].queued) continue;
+        m->tasks[id].queued = true;
+        if (!dh_vec_push(&m->retimed, id)) return dh_no_memory(m->ctx);
     }
     return DH_OK;
 }

@@ -25,6 +25,15 @@ static const dh_op *op_at(const machine *m, uint32_t id)
     return dh_instr_op(program_of(m, node_of_lane(id)), instr_at(m, id));
 }
 
+static void set_state(machine *m, uint32_t id, lane_state state)
+{
+    busy *of = &m->busy[node_of_lane(id)];
+    const uint32_t bit = 1U << stream_of_lane(id);
+    m->lanes[id].state = state;
+    of->idle = state == LANE_IDLE ? of->idle | bit : of->idle & ~bit;
+    of->runs = state == LANE_RUNS ? of->runs | bit : of->runs & ~bit;
+}
+
 static dh_status add_node(machine *m, id_list *list, bool *is_in, uint32_t node)
 {
     if (is_in[node]) return DH_OK;
@@ -97,7 +106,7 @@ static dh_status finish(machine *m, task *t, int stream, int64_t now)
         lane *l = &m->lanes[lane_of(node, stream)];
         m->node[node].spans[l->instr].end_ns = now;
         end_parts(m, node, stream, now);
-        l->state = LANE_IDLE;
+        set_state(m, lane_of(node, stream), LANE_IDLE);
         l->started = true;
         l->last_end_ns = now;
         let_host_go_on(m, node, l->instr, now);
@@ -111,7 +120,7 @@ static dh_status finish(machine *m, task *t, int stream, int64_t now)
 static double solo_at(const machine *m, uint32_t id)
 {
     const dh_sim_node *n = &m->node[node_of_lane(id)];
-    return n->costs->solo[dh_sim_kind(n->costs, instr_at(m, id))].ns *
+    return n->costs->solo[sim_instr_at(m, id)->kind].ns *
            n->factor[dh_stream_engine((dh_stream)stream_of_lane(id))];
 }
 
@@ -157,7 +166,7 @@ static dh_status launch(machine *m, const uint32_t *nodes, uint32_t n, int strea
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t member = lane_of(nodes[i], stream);
         lane *l = &m->lanes[member];
-        l->state = LANE_RUNS;
+        set_state(m, member, LANE_RUNS);
         l->task = id;
         m->node[nodes[i]].spans[l->instr].met_ns = now;
         solo = DH_MAX(solo, solo_at(m, member));
@@ -209,11 +218,6 @@ static dh_status join_group(machine *m, uint32_t id, dh_group_kind group, int64_
     return launch(m, at->members.node, at->members.n, stream, now);
 }
 
-static bool is_transfer(const dh_op *op)
-{
-    return op->type == DH_OP_SEND || op->type == DH_OP_RECV;
-}
-
 static int32_t peer_stage(const machine *m, uint32_t id)
 {
     return program_of(m, node_of_lane(id))->blocks.at[instr_at(m, id)->block].peer;
@@ -226,8 +230,8 @@ static dh_status join_peer(machine *m, uint32_t id, int64_t now)
     const uint32_t other = peer_of(m, node, peer_stage(m, id));
     const uint32_t theirs = lane_of(other, stream);
     if (m->lanes[theirs].state != LANE_WAITS) return DH_OK;
-    const dh_op *mine = op_at(m, id), *back = op_at(m, theirs);
-    if (!is_transfer(back) || back->type == mine->type ||
+    if (sim_instr_at(m, theirs)->meets != DH_SIM_PEER ||
+        op_at(m, theirs)->type == op_at(m, id)->type ||
         peer_of(m, other, peer_stage(m, theirs)) != node)
         return DH_OK; /* the peer is busy elsewhere */
     const uint32_t lower = DH_MIN(node, other);
@@ -243,13 +247,11 @@ static dh_status join_peer(machine *m, uint32_t id, int64_t now)
 static dh_status arrive(machine *m, uint32_t id, int64_t now)
 {
     const uint32_t node = node_of_lane(id);
-    lane *l = &m->lanes[id];
-    const dh_op *op = op_at(m, id);
-    m->node[node].spans[l->instr].start_ns = now;
-    l->state = LANE_WAITS;
-    if (is_transfer(op)) return join_peer(m, id, now);
-    if (dh_op_info_of(op->type)->resource == DH_RES_COMM)
-        return join_group(m, id, (dh_group_kind)op->group, now);
+    const dh_sim_instr *instr = sim_instr_at(m, id);
+    m->node[node].spans[m->lanes[id].instr].start_ns = now;
+    set_state(m, id, LANE_WAITS);
+    if (instr->meets == DH_SIM_PEER) return join_peer(m, id, now);
+    if (instr->meets == DH_SIM_GROUP) return join_group(m, id, (dh_group_kind)instr->group, now);
     task *t = &m->tasks[id];
     t->pair[0] = node;
     return launch(m, t->pair, 1, stream_of_lane(id), now);
@@ -260,14 +262,14 @@ static int64_t start_of(const machine *m, uint32_t id)
 {
     const uint32_t node = node_of_lane(id);
     const dh_program *p = program_of(m, node);
-    const dh_costs *costs = m->node[node].costs->costs;
+    const dh_sim_op_costs *costs = m->node[node].costs;
     const lane *l = &m->lanes[id];
     const dh_instr *i = &p->instrs.at[l->instr];
-    int64_t start = l->started ? l->last_end_ns + (int64_t)llround(costs->launch_ns) : 0;
+    int64_t start = l->started ? l->last_end_ns + costs->launch_ns : 0;
     start = DH_MAX(start, issue_ns(m, node, l->instr));
     for (uint32_t w = 0; w < i->n_waits; w++) {
         const int64_t end = dh_wait_end_ns(p, m->node[node].spans, p->waits.at[i->wait0 + w]);
-        start = DH_MAX(start, end + (int64_t)llround(costs->event_ns));
+        start = DH_MAX(start, end + costs->event_ns);
     }
     return start;
 }
@@ -275,16 +277,17 @@ static int64_t start_of(const machine *m, uint32_t id)
 static dh_status advance(machine *m, uint32_t node, int64_t now)
 {
     dh_replay *r = &m->replay[node];
-    for (int s = 0; s < DH_N_STREAM; s++) {
-        lane *l = &m->lanes[lane_of(node, s)];
-        if (l->state != LANE_IDLE) continue;
+    for (uint32_t streams = m->busy[node].idle; streams;) {
+        const int s = take_stream(&streams);
+        const uint32_t id = lane_of(node, s);
+        lane *l = &m->lanes[id];
         l->instr = dh_replay_head(r, s);
+        if (l->instr == DH_NONE) m->busy[node].idle &= ~(1U << s);
         if (l->instr == DH_NONE || dh_replay_blocker(r, s) != DH_NONE) continue;
         if (host_is_held(m, node, l->instr)) continue;
-        const uint32_t id = lane_of(node, s);
         const int64_t start = start_of(m, id);
         if (start > now) {
-            l->state = LANE_DUE;
+            set_state(m, id, LANE_DUE);
             if (!dh_sim_heap_push(&m->heap, start, id, m->tasks[id].version))
                 return dh_no_memory(m->ctx);
         } else {
@@ -365,16 +368,19 @@ static dh_status init(machine *m)
     m->arena = dh_arena_create();
     m->replay = calloc(n, sizeof *m->replay);
     m->lanes = calloc(n * DH_N_STREAM, sizeof *m->lanes);
+    m->busy = calloc(n, sizeof *m->busy);
     m->tasks = calloc(n * DH_N_STREAM, sizeof *m->tasks);
     m->hosts = calloc(n, sizeof *m->hosts);
     m->meetings = calloc(n * DH_N_GROUPS, sizeof *m->meetings);
     m->is_able = calloc(n, sizeof *m->is_able);
     m->is_shifted = calloc(n, sizeof *m->is_shifted);
-    if (!m->arena || !m->replay || !m->lanes || !m->tasks || !m->hosts || !m->meetings ||
-        !m->is_able || !m->is_shifted)
+    if (!m->arena || !m->replay || !m->lanes || !m->busy || !m->tasks || !m->hosts ||
+        !m->meetings || !m->is_able || !m->is_shifted)
         return dh_no_memory(m->ctx);
-    for (uint32_t k = 0; k < n; k++)
+    for (uint32_t k = 0; k < n; k++) {
+        m->busy[k].idle = (1U << DH_N_STREAM) - 1;
         DH_TRY(dh_replay_init(m->ctx, &m->replay[k], program_of(m, k)));
+    }
     return DH_OK;
 }
 
@@ -384,6 +390,7 @@ static void fini(machine *m)
     dh_arena_destroy(m->arena);
     free(m->replay);
     free(m->lanes);
+    free(m->busy);
     free(m->tasks);
     free(m->hosts);
     free(m->meetings);

@@ -45,6 +45,13 @@ typedef struct meeting {
     uint32_t stream;
 } meeting;
 
+/* Streams of a node in two states, by bit. */
+typedef struct busy {
+    uint32_t idle; /* LANE_IDLE, with a next instruction */
+    uint32_t runs; /* LANE_RUNS */
+} busy;
+_Static_assert(DH_N_STREAM <= 32, "a bit a stream");
+
 /* Where the host of a node stands: it begins to issue instruction `from` at ns. */
 typedef struct host_clock {
     int64_t ns;
@@ -61,6 +68,7 @@ typedef struct machine {
     dh_sim_node *node;                /* by node */
     dh_replay *replay;                /* by node */
     lane *lanes;                      /* by lane */
+    busy *busy;                       /* by node */
     task *tasks;                      /* by lane */
     host_clock *hosts;                /* by node */
     meeting *meetings;                /* [DH_N_GROUPS][nodes], by a group's first node */
@@ -82,6 +90,20 @@ static inline int stream_of_lane(uint32_t id)
 static inline uint32_t lane_of(uint32_t node, int stream)
 {
     return node * DH_N_STREAM + (uint32_t)stream;
+}
+
+/* The lowest stream of a set, which loses it. */
+static inline int take_stream(uint32_t *streams)
+{
+    const int stream = __builtin_ctz(*streams);
+    *streams &= *streams - 1;
+    return stream;
+}
+
+/* What is asked of a lane's instruction. */
+static inline const dh_sim_instr *sim_instr_at(const machine *m, uint32_t id)
+{
+    return &m->node[node_of_lane(id)].costs->instrs[m->lanes[id].instr];
 }
 
 /* The nodes of a mesh that a node is one of, which are numbered from *first on. */

@@ -38,6 +38,29 @@ static dh_status ask_solo(dh_ctx *ctx, dh_sim_op_costs *c)
     return DH_OK;
 }
 
+static dh_sim_meets meets_of(const dh_op *op)
+{
+    if (op->type == DH_OP_SEND || op->type == DH_OP_RECV) return DH_SIM_PEER;
+    return dh_op_info_of(op->type)->resource == DH_RES_COMM ? DH_SIM_GROUP : DH_SIM_ALONE;
+}
+
+static dh_status list_instrs(dh_ctx *ctx, dh_sim_op_costs *c)
+{
+    const dh_program *p = c->program;
+    c->instrs = malloc((p->instrs.n + 1) * sizeof *c->instrs);
+    if (!c->instrs) return dh_no_memory(ctx);
+    for (size_t i = 0; i < p->instrs.n; i++) {
+        const dh_instr *instr = &p->instrs.at[i];
+        const dh_op *op = dh_instr_op(p, instr);
+        c->instrs[i] = (dh_sim_instr){
+            .kind = c->first[p->blocks.at[instr->block].graph] + instr->op,
+            .meets = (uint8_t)meets_of(op),
+            .group = (uint8_t)op->group,
+        };
+    }
+    return DH_OK;
+}
+
 /* ---- the host ---------------------------------------------------------------------------- */
 
 static dh_status ask_issues(dh_ctx *ctx, dh_sim_op_costs *c, dh_issue *issues)
@@ -62,7 +85,7 @@ static dh_status add_up_issues(dh_ctx *ctx, dh_sim_op_costs *c, const dh_issue *
     c->host.waits = malloc((n + 1) * sizeof *c->host.waits);
     if (!c->host.issued_ns || !c->host.waits) return dh_no_memory(ctx);
     for (size_t i = 0; i < n; i++) {
-        const dh_issue *issue = &issues[dh_sim_kind(c, &c->program->instrs.at[i])];
+        const dh_issue *issue = &issues[c->instrs[i].kind];
         c->host.issued_ns[i] = llround(c->costs->host_ns * n_kernels);
         n_kernels += issue->n_kernels;
         if (issue->waits) c->host.waits[c->host.n_waits++] = (uint32_t)i;
@@ -85,7 +108,11 @@ static dh_status ask_host(dh_ctx *ctx, dh_sim_op_costs *c)
 dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
                                const dh_program *program)
 {
-    *c = (dh_sim_op_costs){.costs = costs, .program = program, .n_places = 1024};
+    *c = (dh_sim_op_costs){.costs = costs,
+                           .program = program,
+                           .launch_ns = llround(costs->launch_ns),
+                           .event_ns = llround(costs->event_ns),
+                           .n_places = 1024};
     c->first = malloc((program->graphs.n + 1) * sizeof *c->first);
     c->pairs = malloc(c->n_places * sizeof *c->pairs);
     if (!c->first || !c->pairs) return dh_no_memory(ctx);
@@ -97,6 +124,7 @@ dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *
     c->solo = calloc(c->n_kinds + 1, sizeof *c->solo);
     if (!c->solo) return dh_no_memory(ctx);
     DH_TRY(ask_solo(ctx, c));
+    DH_TRY(list_instrs(ctx, c));
     return ask_host(ctx, c);
 }
 
@@ -104,6 +132,7 @@ void dh_sim_op_costs_fini(dh_sim_op_costs *c)
 {
     free(c->first);
     free(c->solo);
+    free(c->instrs);
     free(c->pairs);
     free(c->host.issued_ns);
     free(c->host.waits);

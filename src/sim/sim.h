@@ -28,6 +28,16 @@ typedef struct dh_sim_host {
     size_t n_waits;
 } dh_sim_host;
 
+/* What the machine asks of an instruction at every event. */
+typedef struct dh_sim_instr {
+    uint32_t kind;
+    uint8_t meets; /* dh_sim_meets */
+    uint8_t group; /* DH_SIM_GROUP: dh_group_kind */
+} dh_sim_instr;
+
+/* With whom an instruction runs. */
+typedef enum dh_sim_meets { DH_SIM_ALONE, DH_SIM_GROUP, DH_SIM_PEER } dh_sim_meets;
+
 /* Of one program. A kind is an operator of one of its graphs: all blocks and
  * micro-batches that share a graph share its costs. */
 typedef struct dh_sim_op_costs {
@@ -35,7 +45,9 @@ typedef struct dh_sim_op_costs {
     const dh_program *program;
     uint32_t *first; /* by graph: kind of its operator 0 */
     uint32_t n_kinds;
-    dh_op_time *solo;   /* by kind */
+    dh_op_time *solo;     /* by kind */
+    dh_sim_instr *instrs; /* [n_instrs] */
+    int64_t launch_ns, event_ns;
     dh_sim_pair *pairs; /* open addressing; n_places a power of two */
     size_t n_pairs, n_places;
     dh_sim_host host;
@@ -46,10 +58,6 @@ typedef struct dh_sim_op_costs {
 dh_status dh_sim_op_costs_init(dh_ctx *ctx, dh_sim_op_costs *c, const dh_costs *costs,
                                const dh_program *program);
 void dh_sim_op_costs_fini(dh_sim_op_costs *c);
-static inline uint32_t dh_sim_kind(const dh_sim_op_costs *c, const dh_instr *i)
-{
-    return c->first[c->program->blocks.at[i->block].graph] + i->op;
-}
 /* Speeds of kinds a and b while both run.
  * errors    DH_EINVAL a speed that is not finite; DH_ENOMEM */
 dh_status dh_sim_rates_beside(dh_ctx *ctx, dh_sim_op_costs *c, uint32_t a, uint32_t b,

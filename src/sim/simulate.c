@@ -299,7 +299,7 @@ static dh_status add_work(build *b, const dh_sim_node *node, dh_sim_rank *r)
     for (size_t i = 0; i < p->instrs.n; i++) {
         const dh_instr *instr = &p->instrs.at[i];
         const dh_op *op = dh_instr_op(p, instr);
-        const dh_op_time *solo = &costs->solo[dh_sim_kind(costs, instr)];
+        const dh_op_time *solo = &costs->solo[costs->instrs[i].kind];
         solo_ns[solo->source] += solo->ns;
         alone_ns[i] = solo->ns * node->factor[dh_stream_engine((dh_stream)instr->stream)];
         if (dh_op_multiplies(op->type)) r->flops += dh_op_flops(dh_instr_graph(p, instr), op);
