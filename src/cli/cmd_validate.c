@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/table.h"
+#include "dhelix/growable.h"
 #include "validate/draw.h"
 
 enum { ROWS_GROUPED, ROWS_ALL };
@@ -12,6 +13,7 @@ static const char *const rows_names[] = {"grouped", "all", NULL};
 typedef struct validate_args {
     bool markdown, fit;
     int rows;
+    int64_t threads;
     const char *cluster, *svg, *html;
 } validate_args;
 
@@ -43,6 +45,14 @@ static const dh_cli_option options[] = {
      .value = "FOLDER",
      .doc =
          "also a picture of every table, predicted and published side by side: FOLDER/TABLE.svg"},
+    {.name = "threads",
+     .kind = DH_CLI_INT,
+     .offset = offsetof(validate_args, threads),
+     .value = "N",
+     .min = 1,
+     .max = DH_MOST_THREADS,
+     .doc = "steps that are simulated at once; default: one per core, 4 at most. A step takes up "
+            "to 3 GB. The result does not depend on it"},
     {.name = "rows",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(validate_args, rows),
@@ -291,7 +301,7 @@ static json_t *table_json(const dh_validation *v)
 typedef struct output {
     dh_cli *cli;
     const char *cluster;
-    dh_validation_steps *steps;
+    int64_t threads;    /* 0: one a processor, a few at most */
     bool markdown, all; /* all: rows, not groups of them */
     bool one;           /* one table: its rows */
     dh_str text;
@@ -335,39 +345,55 @@ static dh_status draw(dh_ctx *ctx, output *o, const dh_validation *v)
     return st;
 }
 
-static dh_status show_table(dh_ctx *ctx, output *o, const dh_validation_table *table)
+static dh_status show_table(dh_ctx *ctx, const dh_validation *v, void *user)
 {
-    dh_validation *v;
-    DH_TRY(dh_validate(ctx, table, o->cluster, o->steps, &v));
+    output *o = user;
     show(o, v);
-    const dh_status st = draw(ctx, o, v);
-    dh_validation_destroy(v);
-    DH_TRY(st);
+    DH_TRY(draw(ctx, o, v));
     if (o->cli->json) return DH_OK;
-    DH_TRY(dh_cli_print_str(ctx, &o->text)); /* all of them take a minute: as they are done */
+    DH_TRY(dh_cli_print_str(ctx, &o->text)); /* all of them take minutes: as they are done */
     fflush(stdout);
     return DH_OK;
 }
 
-/* Shows the named tables, or all. A wrong name is reported before anything is simulated. */
-static dh_status show_tables(dh_ctx *ctx, output *o)
+typedef DH_VEC(const dh_validation_table *) table_list;
+
+/* The named tables, or all. A wrong name is reported before anything is simulated. */
+static dh_status find_tables(dh_ctx *ctx, const dh_cli_list *names, table_list *tables)
 {
-    const dh_cli_list *names = &o->cli->args;
     const dh_validation_table *first;
     size_t n;
-    for (size_t i = 0; i < names->n; i++) {
-        DH_TRY(dh_validation_find_all(ctx, names->at[i], &first, &n));
-        o->one = names->n == 1 && n == 1;
+    for (size_t i = 0; i < DH_MAX(names->n, (size_t)1); i++) {
+        if (names->n == 0)
+            first = dh_validation_tables(&n);
+        else
+            DH_TRY(dh_validation_find_all(ctx, names->at[i], &first, &n));
+        for (size_t k = 0; k < n; k++)
+            if (!dh_vec_push(tables, &first[k])) return dh_no_memory(ctx);
     }
-    if (o->markdown) markdown_heading(&o->text, o->one);
-    for (size_t i = 0; i < names->n; i++) {
-        DH_TRY(dh_validation_find_all(ctx, names->at[i], &first, &n));
-        for (size_t k = 0; k < n; k++) DH_TRY(show_table(ctx, o, &first[k]));
-    }
-    if (names->n > 0) return DH_OK;
-    first = dh_validation_tables(&n);
-    for (size_t i = 0; i < n; i++) DH_TRY(show_table(ctx, o, &first[i]));
     return DH_OK;
+}
+
+/* A step of a large job takes three GB while it is simulated. */
+enum { MOST_AT_ONCE = 4 };
+
+static size_t n_threads_of(const output *o)
+{
+    if (o->threads > 0) return (size_t)o->threads;
+    return (size_t)DH_MAX(DH_MIN(dh_own_processors(), (int64_t)MOST_AT_ONCE), (int64_t)1);
+}
+
+static dh_status show_tables(dh_ctx *ctx, output *o)
+{
+    table_list tables = {0};
+    dh_status st = find_tables(ctx, &o->cli->args, &tables);
+    o->one = tables.n == 1;
+    if (st == DH_OK && o->markdown) markdown_heading(&o->text, o->one);
+    if (st == DH_OK)
+        st = dh_validate_tables(ctx, tables.at, tables.n, o->cluster, n_threads_of(o), show_table,
+                                o);
+    dh_vec_fini(&tables);
+    return st;
 }
 
 /* The page begins before the tables, so that a folder that cannot be written is said first. */
@@ -405,12 +431,11 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                 .cluster = a->cluster,
                 .markdown = a->markdown,
                 .all = a->rows == ROWS_ALL,
-                .steps = dh_validation_steps_create(),
+                .threads = a->threads,
                 .json = json_array(),
                 .svg = a->svg,
                 .html = a->html};
-    dh_status st = o.steps ? show_and_draw(ctx, &o) : dh_no_memory(ctx);
-    dh_validation_steps_destroy(o.steps);
+    dh_status st = show_and_draw(ctx, &o);
     dh_str_fini(&o.page);
     if (st == DH_OK && cli->json) {
         dh_str_fini(&o.text);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "config/shipped.h"
-#include "dhelix/growable.h"
 
 /* NULL: none, its times are its own. */
 static const char *cluster_of(const dh_validation *v, const dh_shipped_job *job)
@@ -89,6 +88,7 @@ dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_ship
                               dh_shipped_run *run)
 {
     DH_TRY(dh_shipped_read(ctx, v, job, run));
+    if (dh_validation_lists(v)) return dh_fail(ctx, DH_EUNSUPPORTED, "jobs are listed");
     const dh_resolve_options how = {.cluster = run->cluster, .quiet = true};
     DH_TRY(dh_job_resolve(ctx, run->job, &how, &run->resolved));
     return dh_train_simulate(ctx, run->resolved, &(dh_train_simulation){0}, &run->sim);
@@ -102,50 +102,7 @@ void dh_shipped_fini(dh_shipped_run *run)
     dh_job_destroy(run->job);
 }
 
-/* ---- steps that are kept ----------------------------------------------------------------------
- */
-
-typedef struct kept_step {
-    const char *command;
-    dh_shipped_step step;
-} kept_step;
-
-struct dh_validation_steps {
-    dh_arena *arena;
-    DH_VEC(kept_step) kept;
-};
-
-dh_validation_steps *dh_validation_steps_create(void)
-{
-    dh_validation_steps *steps = calloc(1, sizeof *steps);
-    if (!steps) return NULL;
-    steps->arena = dh_arena_create();
-    if (steps->arena) return steps;
-    free(steps);
-    return NULL;
-}
-
-void dh_validation_steps_destroy(dh_validation_steps *steps)
-{
-    if (!steps) return;
-    dh_vec_fini(&steps->kept);
-    dh_arena_destroy(steps->arena);
-    free(steps);
-}
-
-static const kept_step *find_kept(const dh_validation_steps *steps, const char *command)
-{
-    for (size_t i = 0; i < steps->kept.n; i++)
-        if (strcmp(steps->kept.at[i].command, command) == 0) return &steps->kept.at[i];
-    return NULL;
-}
-
-static dh_status keep(dh_ctx *ctx, dh_validation_steps *steps, const char *command,
-                      const dh_shipped_step *step)
-{
-    const kept_step kept = {dh_arena_strdup(steps->arena, command), *step};
-    return kept.command && dh_vec_push(&steps->kept, kept) ? DH_OK : dh_no_memory(ctx);
-}
+/* ---- its step -------------------------------------------------------------------------------- */
 
 static double peak_of(const dh_shipped_run *run)
 {
@@ -198,17 +155,10 @@ static dh_status measure_memory(dh_ctx *ctx, const dh_shipped_run *run, dh_shipp
     return DH_OK;
 }
 
-dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
+dh_status dh_shipped_measure(dh_ctx *ctx, const dh_validation *v, const dh_shipped_job *job,
                              dh_shipped_step *step)
 {
     dh_shipped_run run;
-    const char *command = dh_shipped_command(v, job);
-    if (!command) return dh_no_memory(ctx);
-    const kept_step *kept = find_kept(v->steps, command);
-    if (kept) {
-        *step = kept->step;
-        return DH_OK;
-    }
     dh_status st = dh_shipped_simulate(ctx, v, job, &run);
     if (st == DH_OK) {
         *step = (dh_shipped_step){.ns = (double)run.sim->step_ns,
@@ -223,9 +173,8 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
         st = measure_memory(ctx, &run, step);
         if (st == DH_OK) st = measure_shares(ctx, run.sim, step);
     }
-    if (st == DH_OK) st = keep(ctx, v->steps, command, step);
     dh_shipped_fini(&run);
-    return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "running %s", command);
+    return st;
 }
 
 dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,

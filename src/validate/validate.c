@@ -688,25 +688,34 @@ static void summarise(dh_validation *v)
     }
 }
 
-/* As `like` says: its table, cluster, steps, changes and rows. */
-static dh_status validate(dh_ctx *ctx, const dh_validation *like, dh_validation **validation)
+/* As `like` says: its table, cluster, steps, changes and rows, of which there are none yet. */
+static dh_status begin(dh_ctx *ctx, const dh_validation *like, dh_validation **validation)
 {
     dh_published published;
     dh_arena *arena = dh_arena_create();
     dh_validation *v = arena ? DH_NEW(arena, dh_validation) : NULL;
-    if (!v) {
-        dh_arena_destroy(arena);
-        return dh_no_memory(ctx);
-    }
-    *v = *like;
-    v->arena = arena;
-    dh_status st = dh_published_read(ctx, arena, v->table->file, &published);
+    dh_status st = v ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
-        v->source = published.source;
-        st = v->table->run(ctx, v);
+        *v = *like;
+        v->arena = arena;
+        st = dh_published_read(ctx, arena, v->table->file, &published);
     }
     if (st != DH_OK) {
         dh_arena_destroy(arena);
+        return st;
+    }
+    v->source = published.source;
+    *validation = v;
+    return DH_OK;
+}
+
+static dh_status validate(dh_ctx *ctx, const dh_validation *like, dh_validation **validation)
+{
+    dh_validation *v = NULL;
+    dh_status st = begin(ctx, like, &v);
+    if (st == DH_OK) st = v->table->run(ctx, v);
+    if (st != DH_OK) {
+        dh_validation_destroy(v);
         return dh_ctx_while(ctx, "validating %s", like->table->name);
     }
     summarise(v);
@@ -719,6 +728,15 @@ dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char 
 {
     const dh_validation like = {.table = table, .cluster = cluster, .steps = steps};
     return validate(ctx, &like, validation);
+}
+
+dh_validation *dh_validation_list(dh_ctx *ctx, const dh_validation_table *table,
+                                  const char *cluster, dh_validation_steps *steps)
+{
+    const dh_validation like = {.table = table, .cluster = cluster, .steps = steps};
+    dh_validation *v = NULL;
+    if (begin(ctx, &like, &v) == DH_OK) (void)v->table->run(ctx, v);
+    return v;
 }
 
 dh_status dh_validate_changed(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,

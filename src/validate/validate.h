@@ -111,6 +111,17 @@ dh_status dh_validation_find_all(dh_ctx *ctx, const char *name, const dh_validat
  * out       set only on DH_OK; caller frees with dh_validation_destroy */
 dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char *cluster,
                       dh_validation_steps *steps, dh_validation **validation);
+/* Predict tables in their order, while other threads simulate ahead.
+ * in        n_threads: of which the calling one is one, DH_MOST_THREADS at most. shown: called by the
+ *           calling thread with each table when it is done
+ * errors    those of dh_validate and of shown, which end the rest */
+typedef dh_status dh_validation_shown(dh_ctx *ctx, const dh_validation *validation, void *user);
+dh_status dh_validate_tables(dh_ctx *ctx, const dh_validation_table *const *tables, size_t n,
+                             const char *cluster, size_t n_threads, dh_validation_shown *shown,
+                             void *user);
+/* Lists the jobs of a table (steps.c). NULL: there are none */
+dh_validation *dh_validation_list(dh_ctx *ctx, const dh_validation_table *table,
+                                  const char *cluster, dh_validation_steps *steps);
 bool dh_validation_has_aim(const dh_validation_table *table);
 /* Whether the aim, which there is, is met, and every order is right. */
 bool dh_validation_meets_aim(const dh_validation *validation);

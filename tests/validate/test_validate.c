@@ -184,42 +184,80 @@ static void test_jobs(void **state)
     assert_null(dh_shipped_job_find("sc21"));
 }
 
-/* Every table has rows, every prediction is a number, every aim that is set is met. */
+/* It has rows, every prediction is a number, an aim that is set is met. */
+static dh_status check_table(dh_ctx *ctx, const dh_validation *v, void *user)
+{
+    const dh_validation_table *table = v->table;
+    double sum = 0;
+    size_t n_fitted = 0;
+    (void)ctx;
+    assert_true(v->n_rows >= 2);
+    assert_non_null(strstr(v->source, "SOURCE"));
+    for (size_t r = 0; r < v->n_rows; r++) {
+        assert_true(isfinite(v->rows[r].predicted) && isfinite(v->rows[r].error));
+        assert_true(v->rows[r].error <= v->max_error);
+        assert_true(job_is_listed(table->name, v->rows[r].command));
+        sum += v->rows[r].error;
+        n_fitted += v->rows[r].fitted;
+    }
+    if (table->fitted && n_fitted == 0)
+        fail_msg("%s: no row is called %s", table->name, table->fitted);
+    assert_true(table->fitted || n_fitted == 0);
+    assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
+    if (dh_validation_has_aim(table) && !dh_validation_meets_aim(v))
+        fail_msg("%s: mean error %g, aim %g", table->name, v->mean_error, table->aim);
+    if (strcmp(table->name, "korthikanti-iteration") == 0)
+        assert_string_equal(v->remark, "Calculon on the same jobs: mean error 3.65 %, "
+                                       "largest 8.88");
+    ++*(size_t *)user;
+    return DH_OK;
+}
+
 static void test_tables(void **state)
 {
     dh_ctx ctx = DH_CTX_INIT;
-    size_t n;
-    const dh_validation_table *tables = dh_validation_tables(&n);
-    dh_validation_steps *steps = dh_validation_steps_create();
-    assert_true(n >= 10);
-    assert_non_null(steps);
-    for (size_t i = 0; i < n; i++) {
-        dh_validation *v;
-        if (is_left_out(&tables[i])) continue;
-        assert_ok(&ctx, dh_validate(&ctx, &tables[i], NULL, steps, &v));
-        assert_true(v->n_rows >= 2);
-        assert_non_null(strstr(v->source, "SOURCE"));
-        double sum = 0;
-        size_t n_fitted = 0;
-        for (size_t r = 0; r < v->n_rows; r++) {
-            assert_true(isfinite(v->rows[r].predicted) && isfinite(v->rows[r].error));
-            assert_true(v->rows[r].error <= v->max_error);
-            assert_true(job_is_listed(tables[i].name, v->rows[r].command));
-            sum += v->rows[r].error;
-            n_fitted += v->rows[r].fitted;
-        }
-        if (tables[i].fitted && n_fitted == 0)
-            fail_msg("%s: no row is called %s", tables[i].name, tables[i].fitted);
-        assert_true(tables[i].fitted || n_fitted == 0);
-        assert_true(fabs(sum / (double)v->n_rows - v->mean_error) < 1e-9 * (1 + sum));
-        if (dh_validation_has_aim(&tables[i]) && !dh_validation_meets_aim(v))
-            fail_msg("%s: mean error %g, aim %g", tables[i].name, v->mean_error, tables[i].aim);
-        if (strcmp(tables[i].name, "korthikanti-iteration") == 0)
-            assert_string_equal(v->remark, "Calculon on the same jobs: mean error 3.65 %, "
-                                           "largest 8.88");
-        dh_validation_destroy(v);
-    }
-    dh_validation_steps_destroy(steps);
+    size_t n, n_taken = 0, n_checked = 0;
+    const dh_validation_table *tables = dh_validation_tables(&n), *taken[128];
+    assert_true(n >= 10 && n <= DH_COUNTOF(taken));
+    for (size_t i = 0; i < n; i++)
+        if (!is_left_out(&tables[i])) taken[n_taken++] = &tables[i];
+    assert_ok(&ctx, dh_validate_tables(&ctx, taken, n_taken, NULL, 2, check_table, &n_checked));
+    assert_int_equal(n_checked, n_taken);
+}
+
+typedef struct sums {
+    size_t n_tables, n_most;
+    double predicted;
+} sums;
+
+static dh_status add_up(dh_ctx *ctx, const dh_validation *v, void *user)
+{
+    sums *s = user;
+    if (s->n_tables == s->n_most) return dh_fail(ctx, DH_EIO, "no more than %zu", s->n_most);
+    s->n_tables++;
+    for (size_t r = 0; r < v->n_rows; r++) s->predicted += v->rows[r].predicted * (double)(r + 1);
+    return DH_OK;
+}
+
+/* With any number of threads the same figures, and errors of tables and of the caller. */
+static void test_tables_over_threads(void **state)
+{
+    static const char *const names[] = {"zero-bubble", "torchtitan-fsdp", "dhelix-volumes"};
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_validation_table *tables[DH_COUNTOF(names)];
+    sums one = {.n_most = SIZE_MAX}, three = one, cut = {.n_most = 1}, none = {.n_most = 0};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++)
+        assert_ok(&ctx, dh_validation_find(&ctx, names[i], &tables[i]));
+    assert_ok(&ctx, dh_validate_tables(&ctx, tables, 3, NULL, 1, add_up, &one));
+    assert_ok(&ctx, dh_validate_tables(&ctx, tables, 3, NULL, 3, add_up, &three));
+    assert_int_equal(one.n_tables, 3);
+    assert_int_equal(three.n_tables, 3);
+    assert_true(one.predicted == three.predicted);
+    assert_fails(&ctx, dh_validate_tables(&ctx, tables, 3, NULL, 3, add_up, &cut), DH_EIO,
+                 "no more than 1");
+    dh_ctx_reset(&ctx);
+    assert_fails(&ctx, dh_validate_tables(&ctx, &tables[1], 1, "nosuch", 2, add_up, &none),
+                 DH_EMISSING, "validating torchtitan-fsdp");
 }
 
 static void test_find(void **state)
@@ -680,17 +718,29 @@ static void test_flops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_csv),           cmocka_unit_test(test_csv_refused),
-        cmocka_unit_test(test_measures),      cmocka_unit_test(test_aims),
-        cmocka_unit_test(test_groups),        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_jobs),          cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_find),          cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_flops),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_pictures),      cmocka_unit_test(test_pictures_of_little),
-        cmocka_unit_test(test_hotspa),        cmocka_unit_test(test_rests),
-        cmocka_unit_test(test_fit),           cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_rested_on),     cmocka_unit_test(test_rested_on_one),
-        cmocka_unit_test(test_dhelix_models), cmocka_unit_test(test_overlapping_steps),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_csv_refused),
+        cmocka_unit_test(test_measures),
+        cmocka_unit_test(test_aims),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_tables_over_threads),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_pictures_of_little),
+        cmocka_unit_test(test_hotspa),
+        cmocka_unit_test(test_rests),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_rested_on),
+        cmocka_unit_test(test_rested_on_one),
+        cmocka_unit_test(test_dhelix_models),
+        cmocka_unit_test(test_overlapping_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
