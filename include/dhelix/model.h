@@ -25,7 +25,7 @@ typedef enum dh_family {
     DH_FAMILY_GEMMA2,
     DH_FAMILY_GEMMA3, /* its text model */
     DH_FAMILY_DEEPSEEK3,
-    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as the two behind it */
+    DH_FAMILY_GPT_OSS, /* planned and simulated alone, as the one behind it */
     DH_FAMILY_LLAMA4,  /* its text model */
     DH_FAMILY_PHIMOE,  /* Phi-3.5-MoE */
     DH_FAMILY_OLMO3
@@ -45,14 +45,15 @@ typedef enum dh_rope_scaling {
     DH_ROPE_SCALING_NONE,
     DH_ROPE_SCALING_LINEAR,
     DH_ROPE_SCALING_LLAMA3,
-    DH_ROPE_SCALING_YARN /* Peng et al. 2023, arXiv 2309.00071 */
+    DH_ROPE_SCALING_YARN,    /* Peng et al. 2023, arXiv 2309.00071 */
+    DH_ROPE_SCALING_LONGROPE /* Ding et al. 2024, arXiv 2402.13753 */
 } dh_rope_scaling;
 
 typedef struct dh_rope {
     double theta;
     dh_rope_scaling scaling;
     double factor, low_freq_factor, high_freq_factor; /* llama3; linear and yarn use factor */
-    int64_t original_max_seq;                         /* llama3, yarn */
+    int64_t original_max_seq;                         /* llama3, yarn, longrope */
     /* yarn. Channels that turn more than beta_fast times in original_max_seq tokens stay. Channels
      * that turn less than beta_slow times are stretched. mscale and mscale_all are the weights of
      * ln factor in the magnitude of rotations and of scores (HF mscale, mscale_all_dim). If both
@@ -60,6 +61,20 @@ typedef struct dh_rope {
      * not given. */
     double beta_fast, beta_slow, mscale, mscale_all, magnitude;
 } dh_rope;
+
+/* A divisor of the frequency of each pair of a head's channels: n of them; 0: no list. */
+enum { DH_ROPE_MAX_PAIRS = 64 };
+typedef struct dh_rope_factors {
+    int64_t n;
+    double at[DH_ROPE_MAX_PAIRS];
+} dh_rope_factors;
+
+/* longrope of Phi-3.5-MoE. Runs whose sequences have up to rope.original_max_seq tokens use the
+ * short factors, others the long ones. mscale is the magnitude of rotations. */
+typedef struct dh_longrope {
+    dh_rope_factors short_factors, long_factors; /* HF short_factor, long_factor */
+    double short_mscale, long_mscale;
+} dh_longrope;
 
 /* Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) on linears of the layers. A linear
  * then gives x W^T + b + scale (x A^T) B^T. Only A [rank, in] and B [out, rank] are trained.
@@ -91,6 +106,9 @@ typedef struct dh_model {
     bool tied_head;       /* head shares the token embedding */
     bool bias;            /* GPT-2: biases in linears and LayerNorm (nanoGPT has an option) */
     bool qkv_bias;        /* Qwen 2: biases of queries, keys and values alone */
+    bool attn_bias;       /* Phi-3.5-MoE: these, and one of attention's output */
+    bool norm_bias;       /* Phi-3.5-MoE: biases of LayerNorm, whichever linears have one */
+    bool head_bias;       /* Phi-3.5-MoE: a bias of the logits (HF lm_head_bias) */
     bool qk_norm;         /* Qwen 3: RMSNorm of every head of queries and keys */
     bool qk_norm_all;     /* OLMo 2, 3: RMSNorm of all heads of queries together, and of keys */
     dh_attention_kind attention; /* linear: in the llama and mixtral families */
@@ -107,11 +125,18 @@ typedef struct dh_model {
     double norm_eps;
     dh_act_kind act;
     dh_rope rope; /* all families but GPT-2 */
-    int64_t nth;  /* SmolLM 3, Gemma 3, OLMo 3: every n-th layer has rope_nth instead; 0: none */
+    dh_longrope longrope;
+    int64_t nth; /* SmolLM 3, Gemma 3, OLMo 3: every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;  /* theta 0: no positions */
     int64_t n_experts; /* 0: dense */
     int64_t top_k;
     bool topk_plain; /* weights of a token's experts are not made to sum to 1: HF norm_topk_prob */
+    /* Phi-3.5-MoE: sparsemixer's weights of a token's two experts (Liu et al. 2023, arXiv
+     * 2310.00811, as Transformers computes it outside training): a softmax for each over the experts
+     * whose scores are near the best (HF router_jitter_noise says how near), the second without the
+     * first expert. */
+    bool sparsemixer;
+    double router_jitter;
     double router_aux_coef; /* HF router_aux_loss_coef */
     /* DeepSeek V3; 0 in other families, except n_shared in Llama 4. Latent attention: queries come from q_lora channels (0:
      * directly from width), keys and values from kv_lora channels. The last rope_dim of a head's
@@ -206,10 +231,10 @@ DH_API dh_status dh_model_from_preset(dh_ctx *ctx, const char *name, dh_model *m
 /* A model from config.json text.
  *
  * Classes of Hugging Face: GPT2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
- * Qwen3Config, Qwen3MoeConfig, Phi3Config, Olmo2Config, Olmo3Config, SmolLM3Config, Gemma2Config,
- * Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another name. Classes
- * of our own for linear attention: model_type linear_llama or linear_mixtral, with Llama's and
- * Mixtral's keys, feature_map and softmax_every.
+ * Qwen3Config, Qwen3MoeConfig, Phi3Config, PhimoeConfig, Olmo2Config, Olmo3Config, SmolLM3Config,
+ * Gemma2Config, Gemma3TextConfig, DeepseekV3Config, and Kimi K2's, which is the last under another
+ * name. Classes of our own for linear attention: model_type linear_llama or linear_mixtral, with
+ * Llama's and Mixtral's keys, feature_map and softmax_every.
  *
  *   refused by name   fields with a meaning that we do not compute (other activations, unknown rope
  *                     scaling, kinds of layer_types); encoders and classifiers, by architectures,

@@ -60,3 +60,45 @@ dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment
     dh_str_fini(&list);
     return st;
 }
+
+/* ---- factors of longrope -------------------------------------------------------------------- */
+
+static dh_status add_factor(dh_ctx *ctx, const dh_assignment *v, const char *text, size_t n,
+                            dh_rope_factors *f)
+{
+    char entry[40];
+    text += strspn(text, " ");
+    snprintf(entry, sizeof entry, "%.*s", (int)DH_MIN(n, sizeof entry - 1), text);
+    entry[strcspn(entry, ", ")] = '\0';
+    if (f->n == DH_ROPE_MAX_PAIRS)
+        return dh_fail(ctx, DH_EINVAL, "%s: there are more than %d numbers", v->where,
+                       DH_ROPE_MAX_PAIRS);
+    if (!dh_setting_real(entry, &f->at[f->n]) || !(f->at[f->n] > 0))
+        return dh_setting_reject(ctx, v, entry, ", as 1.5,2");
+    f->n++;
+    return DH_OK;
+}
+
+dh_status dh_setting_store_factors(dh_ctx *ctx, dh_job *job, const dh_assignment *v,
+                                   const char *base_dir)
+{
+    dh_rope_factors f = {0};
+    for (size_t i = 0; i < v->n; i++)
+        for (const char *p = v->items[i]; *p; p += *p == ',') {
+            const size_t n = strcspn(p, ",");
+            DH_TRY(add_factor(ctx, v, p, n, &f));
+            p += n;
+        }
+    memcpy((char *)job + v->setting->offset, &f, sizeof f);
+    return DH_OK;
+}
+
+void dh_setting_write_factors(const dh_job *job, const dh_setting *s, dh_str *out)
+{
+    dh_rope_factors f;
+    memcpy(&f, (const char *)job + s->offset, sizeof f);
+    for (int64_t i = 0; i < f.n; i++) {
+        if (i) dh_str_printf(out, ",");
+        dh_setting_write_real(f.at[i], out);
+    }
+}

@@ -120,6 +120,7 @@ _Static_assert(DH_FAMILY_GPT2 == 0 && DH_FAMILY_LLAMA == 1 && DH_FAMILY_MIXTRAL 
                 DH_FOR_LLAMA4 | DH_FOR_PHIMOE
 #define FOR_DENSE_LAYERS .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3 | DH_FOR_LLAMA4
 #define FOR_DEEPSEEK .families = DH_FOR_DEEPSEEK3
+#define FOR_PHIMOE .families = DH_FOR_PHIMOE
 #define FOR_LINEAR .families = DH_FOR_LLAMA | DH_FOR_MIXTRAL
 #define FOR_GPT2 .families = DH_FOR_GPT2
 
@@ -209,6 +210,9 @@ static const dh_setting settings[] = {
     BOOL("model.tied_head", model.tied_head, NULL, .aliases = "tie_word_embeddings",
          .help = "the head shares the token embedding"),
     BOOL("model.bias", model.bias, NULL, FOR_GPT2, .help = "biases in linears and LayerNorm"),
+    BOOL("model.attn_bias", model.attn_bias, NULL, FOR_PHIMOE, .aliases = "attention_bias",
+         .help = "biases of queries, keys, values and attention's output"),
+    BOOL("model.head_bias", model.head_bias, NULL, FOR_PHIMOE, .aliases = "lm_head_bias", .help = "a bias of the logits"),
     FLOAT("model.norm_eps", model.norm_eps, NULL, 0, 1,
           .aliases = "rms_norm_eps layer_norm_epsilon layer_norm_eps", .help = "added to the variance in norms"),
     FLOAT("model.init_std", model.init_std, NULL, 0, 1e6, .aliases = "initializer_range",
@@ -223,7 +227,15 @@ static const dh_setting settings[] = {
     FLOAT("model.rope_high_freq_factor", model.rope.high_freq_factor, NULL, 0, 1e9, FOR_ROPE,
          .help = "llama3: high_freq_factor of its scaling"),
     INT("model.rope_original_max_seq", model.rope.original_max_seq, NULL, 0, DH_MODEL_MAX_SEQ, FOR_ROPE,
-        .unit = "tokens", .help = "llama3, yarn: sequence length of the first training"),
+        .unit = "tokens", .help = "llama3, yarn, longrope: sequence length of the first training"),
+    TEXT("model.rope_short_factor", model.longrope.short_factors, DH_SET_FACTORS, NULL, FOR_PHIMOE, .aliases = "short_factor",
+         .help = "longrope: divisor of each pair's frequency in sequences of up to rope_original_max_seq tokens"),
+    TEXT("model.rope_long_factor", model.longrope.long_factors, DH_SET_FACTORS, NULL, FOR_PHIMOE, .aliases = "long_factor",
+         .help = "longrope: the same in longer sequences"),
+    FLOAT("model.rope_short_mscale", model.longrope.short_mscale, NULL, 0, 1e9, FOR_PHIMOE, .aliases = "short_mscale",
+          .help = "longrope: magnitude of rotations in sequences of up to rope_original_max_seq tokens"),
+    FLOAT("model.rope_long_mscale", model.longrope.long_mscale, NULL, 0, 1e9, FOR_PHIMOE, .aliases = "long_mscale",
+          .help = "longrope: the same in longer sequences"),
     FLOAT("model.rope_beta_fast", model.rope.beta_fast, NULL, 0, 1e9, FOR_ROPE,
          .help = "yarn: channels with more turns than this are not scaled"),
     FLOAT("model.rope_beta_slow", model.rope.beta_slow, NULL, 0, 1e9, FOR_ROPE,
@@ -283,6 +295,9 @@ static const dh_setting settings[] = {
     BOOL("model.topk_plain", model.topk_plain, NULL, .families = DH_FOR_QWEN3_MOE | DH_FOR_DEEPSEEK3,
          .help = "the weights of a token's experts are their probabilities, not scaled to a sum of 1 "
                  "(norm_topk_prob: false)"),
+    FLOAT("model.router_jitter", model.router_jitter, NULL, 0, 1e6, FOR_PHIMOE, .aliases = "router_jitter_noise",
+          .help = "sparsemixer: experts whose score is within twice this share of the best one take part in a weight's "
+                  "softmax"),
     FLOAT("model.router_aux_coef", model.router_aux_coef, NULL, 0, 1e6, FOR_EXPERTS,
           .aliases = "router_aux_loss_coef", .help = "weight of the load-balancing loss"),
     INT("model.q_lora", model.q_lora, NULL, 0, DH_MODEL_MAX_WIDTH, FOR_DEEPSEEK, .aliases = "q_lora_rank",

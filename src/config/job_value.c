@@ -39,6 +39,7 @@ static const char *const type_texts[DH_N_SETTING_TYPES] = {
     [DH_SET_INTS] = "whole numbers",
     [DH_SET_SPLIT] = "whole numbers, or * once for all that are not listed",
     [DH_SET_REALS] = "numbers above 0",
+    [DH_SET_FACTORS] = "numbers above 0",
     [DH_SET_ENTRIES] = "text or list",
     [DH_SET_PATH] = "path",
     [DH_SET_PATHS] = "path or list",
@@ -150,21 +151,25 @@ static void print_int(const dh_job *job, const dh_setting *s, dh_str *out)
         dh_str_printf(out, "%lld", (long long)value);
 }
 
-/* Shortest decimal form that reads back exactly. */
-static void print_float(const dh_job *job, const dh_setting *s, dh_str *out)
+void dh_setting_write_real(double value, dh_str *out)
 {
-    double value, again;
+    double again;
     char text[40];
-    memcpy(&value, const_field(job, s), sizeof value);
-    if (s->automatic && value == 0) {
-        dh_str_printf(out, "auto");
-        return;
-    }
     for (int digits = 6; digits <= 17; digits++) {
         dh_snprintf(text, sizeof text, "%.*g", digits, value);
         if (dh_parse_f64(text, &again) && again == value) break;
     }
     dh_str_printf(out, "%s", text);
+}
+
+static void print_float(const dh_job *job, const dh_setting *s, dh_str *out)
+{
+    double value;
+    memcpy(&value, const_field(job, s), sizeof value);
+    if (s->automatic && value == 0)
+        dh_str_printf(out, "auto");
+    else
+        dh_setting_write_real(value, out);
 }
 
 /* ---- words -------------------------------------------------------------------------------- */
@@ -348,6 +353,13 @@ static dh_status store_names(dh_ctx *ctx, dh_job *job, const dh_assignment *v, c
     return st;
 }
 
+static void print_factors(const dh_job *job, const dh_setting *s, dh_str *out)
+{
+    dh_str_printf(out, "\"");
+    dh_setting_write_factors(job, s, out);
+    dh_str_printf(out, "\"");
+}
+
 static void print_chars(const dh_job *job, const dh_setting *s, dh_str *out)
 {
     print_quoted(const_field(job, s), out);
@@ -442,6 +454,7 @@ static const struct type_row {
     [DH_SET_INTS] = {true, dh_setting_store_numbers, print_text},
     [DH_SET_SPLIT] = {true, dh_setting_store_numbers, print_text},
     [DH_SET_REALS] = {true, dh_setting_store_numbers, print_text},
+    [DH_SET_FACTORS] = {true, dh_setting_store_factors, print_factors},
     [DH_SET_ENTRIES] = {true, store_entries, print_text},
     [DH_SET_PATH] = {false, store_path, print_text},
     [DH_SET_PATHS] = {true, store_paths, print_paths},
@@ -495,6 +508,8 @@ void dh_setting_text(const dh_job *job, const dh_setting *s, dh_str *out)
         s->type == DH_SET_CHARS || s->type == DH_SET_NAMES ? const_field(job, s) : NULL;
     if (type_rows[s->type].print == print_text)
         text = get_text(job, s);
+    else if (s->type == DH_SET_FACTORS)
+        dh_setting_write_factors(job, s, out);
     else if (!text)
         dh_setting_print(job, s, out);
     dh_str_printf(out, "%s", text ? text : "");

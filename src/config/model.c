@@ -18,8 +18,8 @@ const char *const dh_family_names[DH_N_FAMILIES + 1] = {
     "gpt2",        "llama",   "mixtral",     "mistral",   "qwen2",  "phi3",
     "qwen3",       "olmo2",   "smollm3",     "qwen3_moe", "gemma2", "gemma3_text",
     "deepseek_v3", "gpt_oss", "llama4_text", "phimoe",    "olmo3",  NULL};
-const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear", "llama3",
-                                                                   "yarn", NULL};
+const char *const dh_rope_scaling_names[DH_N_ROPE_SCALINGS + 1] = {"none", "linear",   "llama3",
+                                                                   "yarn", "longrope", NULL};
 
 const char *const dh_attention_kind_names[DH_N_ATTENTION_KINDS + 1] = {"softmax", "linear", NULL};
 const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1] = {"elu", "identity", "silu", NULL};
@@ -34,19 +34,20 @@ static const struct family_row {
     dh_act_kind act;
     bool rope, biases, experts; /* has rotary positions; may have biases; has experts */
     bool qkv_bias;              /* has biases of queries, keys and values alone */
-    bool qk_norm;               /* norms heads of queries and keys */
-    bool qk_norm_all;           /* norms all heads of queries, and of keys, together */
-    bool window;                /* may have a window */
-    bool window_layers;         /* of some of its layers alone */
-    bool nth;                   /* may have layers of other positions, or of none */
-    bool nth_sees_all;          /* these are the layers without the window, and all of them */
-    bool dense_layers;          /* may have layers without experts among them */
-    bool topk_plain;            /* may leave the weights of a token's experts as they are */
-    bool linear;                /* may have linear attention */
-    bool gemma;                 /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
-    bool latent;                /* latent attention, shared experts, routing by sigmoids */
-    bool shared;                /* may have shared experts without it */
-    const char *not_computed;   /* NULL: all of it is */
+    bool phimoe;        /* LayerNorm with biases, others if it says so, sparsemixer, longrope */
+    bool qk_norm;       /* norms heads of queries and keys */
+    bool qk_norm_all;   /* norms all heads of queries, and of keys, together */
+    bool window;        /* may have a window */
+    bool window_layers; /* of some of its layers alone */
+    bool nth;           /* may have layers of other positions, or of none */
+    bool nth_sees_all;  /* these are the layers without the window, and all of them */
+    bool dense_layers;  /* may have layers without experts among them */
+    bool topk_plain;    /* may leave the weights of a token's experts as they are */
+    bool linear;        /* may have linear attention */
+    bool gemma;         /* norms by 1 + weight, embeddings scaled, softcaps, query scalar */
+    bool latent;        /* latent attention, shared experts, routing by sigmoids */
+    bool shared;        /* may have shared experts without it */
+    const char *not_computed; /* NULL: all of it is */
     dh_norm_place norm_place;
 } family_rows[DH_N_FAMILIES] = {
     [DH_FAMILY_GPT2] = {.norm = DH_NORM_LAYER, .act = DH_ACT_GELU_TANH, .biases = true},
@@ -78,12 +79,12 @@ static const struct family_row {
                           .not_computed =
                               "attention in chunks, its temperature, routers by sigmoids "
                               "that scale what experts read"},
-    /* attention_bias, of which that of the output is left out, as are those of norms and of the
-     * head: 0.001 % of the parameters */
-    [DH_FAMILY_PHIMOE] = {LLAMA_LIKE, .qkv_bias = true, .experts = true, .window = true,
-                          .not_computed =
-                              "LayerNorm with biases, biases of attention's output and of the "
-                              "head, routing by sparsemixer, rotations by longrope"},
+    [DH_FAMILY_PHIMOE] = {.norm = DH_NORM_LAYER,
+                          .act = DH_ACT_SWIGLU,
+                          .rope = true,
+                          .experts = true,
+                          .window = true,
+                          .phimoe = true},
     [DH_FAMILY_OLMO3] = {LLAMA_LIKE, .qk_norm_all = true, .norm_place = DH_NORMS_AFTER,
                          .window = true, .window_layers = true, .nth = true, .nth_sees_all = true},
 };
@@ -281,11 +282,11 @@ static dh_status check_family(dh_ctx *ctx, const dh_model *m)
                        "model n_experts is %lld; the %s family needs between 1 and %d",
                        (long long)m->n_experts, name, DH_MODEL_MAX_EXPERTS);
     if (!row->experts && (m->n_experts || m->top_k))
-        return dh_fail(
-            ctx, DH_EINVAL,
-            "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
-            "mixtral, qwen3_moe, deepseek_v3, gpt_oss and llama4_text families have experts",
-            (long long)m->n_experts, (long long)m->top_k, name);
+        return dh_fail(ctx, DH_EINVAL,
+                       "model n_experts %lld, top_k %lld: the %s family is dense (0 both); the "
+                       "mixtral, qwen3_moe, deepseek_v3, phimoe, gpt_oss and llama4_text families "
+                       "have experts",
+                       (long long)m->n_experts, (long long)m->top_k, name);
     if (row->experts && (m->top_k < 1 || m->top_k > m->n_experts))
         return dh_fail(ctx, DH_EINVAL,
                        "model top_k is %lld; it must lie between 1 and n_experts %lld",
@@ -320,7 +321,9 @@ static dh_status check_rope(dh_ctx *ctx, const dh_rope *r)
         return dh_fail(ctx, DH_EINVAL, "model rope theta is %g; it must be positive", r->theta);
     if ((unsigned)r->scaling >= DH_N_ROPE_SCALINGS)
         return dh_fail(ctx, DH_EINVAL, "model rope scaling %d is unknown", (int)r->scaling);
-    if (r->scaling != DH_ROPE_SCALING_NONE && (!isfinite(r->factor) || r->factor < 1))
+    const bool stretched =
+        r->scaling != DH_ROPE_SCALING_NONE && r->scaling != DH_ROPE_SCALING_LONGROPE;
+    if (stretched && (!isfinite(r->factor) || r->factor < 1))
         return dh_fail(ctx, DH_EINVAL, "model rope factor is %g; it must be at least 1", r->factor);
     if (r->scaling == DH_ROPE_SCALING_YARN) return check_yarn(ctx, r);
     if (r->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;
@@ -376,6 +379,7 @@ dh_status dh_model_validate(dh_ctx *ctx, const dh_model *m)
     if (family_rows[m->family].rope) DH_TRY(check_rope(ctx, &m->rope));
     if (m->nth && m->rope_nth.theta != 0) DH_TRY(check_rope(ctx, &m->rope_nth));
     DH_TRY(check_phi3(ctx, m));
+    DH_TRY(dh_model_check_phimoe(ctx, m, family_rows[m->family].phimoe));
     DH_TRY(family_rows[m->family].latent
                ? dh_model_check_deepseek3(ctx, m)
                : dh_model_check_no_deepseek3(ctx, m, family_rows[m->family].shared));
@@ -393,6 +397,9 @@ void dh_model_init(dh_model *m, dh_family family)
                     .qk_norm = family_rows[family].qk_norm,
                     .qk_norm_all = family_rows[family].qk_norm_all,
                     .norm_place = family_rows[family].norm_place,
+                    .norm_bias = family_rows[family].phimoe,
+                    .sparsemixer = family_rows[family].phimoe,
+                    .router_jitter = family_rows[family].phimoe ? 0.01 : 0,
                     .norm_plus_one = family_rows[family].gemma,
                     .embed_scaled = family_rows[family].gemma,
                     .tied_head = family == DH_FAMILY_GPT2 || family_rows[family].gemma,
@@ -441,8 +448,9 @@ static int64_t ffn_matmul_params(const dh_model *m)
 static int64_t layer_bias_params(const dh_model *m)
 {
     int64_t qkv = m->head_dim * (m->n_heads + 2 * m->n_kv_heads);
-    if (!m->bias) return m->qkv_bias ? qkv : 0;
-    int64_t norms = 2 * m->width;
+    int64_t norms = m->bias || m->norm_bias ? 2 * m->width : 0;
+    if (!m->bias)
+        return norms + (m->qkv_bias || m->attn_bias ? qkv : 0) + (m->attn_bias ? m->width : 0);
     return norms + qkv + m->width + m->ffn_width + m->width;
 }
 
@@ -485,9 +493,10 @@ static int64_t sum_layers(const dh_model *m, int64_t (*of)(const dh_model *m))
 int64_t dh_model_n_params(const dh_model *m)
 {
     int64_t positions = m->family == DH_FAMILY_GPT2 ? m->max_seq * m->width : 0;
-    int64_t last_norm = m->bias ? 2 * m->width : m->width;
+    int64_t last_norm = m->bias || m->norm_bias ? 2 * m->width : m->width;
+    int64_t head_bias = m->head_bias ? m->vocab : 0;
     int64_t embeddings = m->vocab * m->width * (m->tied_head ? 1 : 2);
-    return embeddings + positions + sum_layers(m, layer_params) + last_norm;
+    return embeddings + positions + sum_layers(m, layer_params) + last_norm + head_bias;
 }
 
 int64_t dh_model_window(const dh_model *m, int64_t layer)

@@ -17,6 +17,9 @@ typedef struct llama_defaults {
 dh_status dh_config_read_relative(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
                                   dh_model *m);
 void dh_config_write_relative(json_t *config, const dh_model *m);
+/* The keys that they share, and a window of all layers, which is none where the key is absent. */
+dh_status dh_config_read_windowed(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                                  dh_model *m);
 /* Rotary positions in any of transformers' spellings, of an object that holds them. */
 dh_status dh_config_read_rope(dh_ctx *ctx, const json_t *config, double default_theta,
                               dh_rope *out);
@@ -71,5 +74,7 @@ void dh_config_write_smollm3(json_t *config, const dh_model *m);
 void dh_config_write_qwen3_moe(json_t *config, const dh_model *m);
 dh_status dh_config_read_deepseek3(dh_ctx *ctx, const json_t *config, dh_model *m);
 void dh_config_write_deepseek3(json_t *config, const dh_model *m);
+dh_status dh_config_read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m);
+void dh_config_write_phimoe(json_t *config, const dh_model *m);
 
 #endif

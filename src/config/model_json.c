@@ -73,7 +73,7 @@ static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *whe
     DH_TRY(dh_config_text(ctx, rope, "type", "default", &kind));
     DH_TRY(dh_config_text(ctx, rope, "rope_type", kind, &kind)); /* the newer spelling wins */
     if (strcmp(kind, "default") == 0) return DH_OK;
-    for (int i = 1; dh_rope_scaling_names[i]; i++)
+    for (int i = 1; i < DH_ROPE_SCALING_LONGROPE; i++) /* which model_phimoe.c reads */
         if (strcmp(kind, dh_rope_scaling_names[i]) == 0) out->scaling = (dh_rope_scaling)i;
     if (out->scaling == DH_ROPE_SCALING_NONE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
@@ -364,11 +364,17 @@ static dh_status read_qwen3(dh_ctx *ctx, const json_t *config, dh_model *m)
     return read_qwen(ctx, config, &defaults, m);
 }
 
+dh_status dh_config_read_windowed(dh_ctx *ctx, const json_t *config, const llama_defaults *d,
+                                  dh_model *m)
+{
+    DH_TRY(read_llama_like(ctx, config, d, m));
+    return read_window(ctx, config, 0, m);
+}
+
 static dh_status read_phi3(dh_ctx *ctx, const json_t *config, dh_model *m)
 {
     static const llama_defaults defaults = {32, 3072, 32, 0, 8192, 32064, 4096, 1e-5, 1e4, 0};
-    DH_TRY(read_llama_like(ctx, config, &defaults, m));
-    return read_window(ctx, config, 0, m);
+    return dh_config_read_windowed(ctx, config, &defaults, m);
 }
 
 /* These have no windows here: Transformers gives one to every layer of Qwen 3 with experts. */
@@ -386,28 +392,9 @@ static dh_status read_mixtral(dh_ctx *ctx, const json_t *config, dh_model *m)
     static const llama_defaults defaults = {32, 4096, 32, 8, 14336, 32000, 131072, 1e-5, 1e6, 0};
     static const dh_config_must musts[] = {
         {"router_jitter_noise", "0", "routing is not randomized"}};
-    DH_TRY(read_llama_like(ctx, config, &defaults, m));
-    DH_TRY(read_window(ctx, config, 0, m));
+    DH_TRY(dh_config_read_windowed(ctx, config, &defaults, m));
     DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));
     DH_TRY(dh_config_int(ctx, config, "num_local_experts", 8, &m->n_experts));
-    DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
-    return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
-}
-
-/* Its sizes, to plan with: biases and rotations (longrope) are among what is not computed. */
-static dh_status read_phimoe(dh_ctx *ctx, const json_t *config, dh_model *m)
-{
-    static const llama_defaults defaults = {32, 4096, 32, 8, 6400, 32064, 131072, 1e-5, 1e6, 0};
-    json_t *sizes = json_copy((json_t *)(uintptr_t)config);
-    if (!sizes) return dh_no_memory(ctx);
-    json_object_del(sizes, "attention_bias");
-    json_object_del(sizes, "rope_scaling");
-    dh_status st = read_llama_like(ctx, sizes, &defaults, m);
-    if (st == DH_OK) st = read_window(ctx, sizes, 0, m);
-    json_decref(sizes);
-    if (st != DH_OK) return st;
-    DH_TRY(dh_config_bool(ctx, config, "attention_bias", false, &m->qkv_bias));
-    DH_TRY(dh_config_int(ctx, config, "num_local_experts", 16, &m->n_experts));
     DH_TRY(dh_config_int(ctx, config, "num_experts_per_tok", 2, &m->top_k));
     return dh_config_real(ctx, config, "router_aux_loss_coef", 0.001, &m->router_aux_coef);
 }
@@ -503,15 +490,18 @@ static const struct config_class {
     {"linear_llama", "LinearLlamaForCausalLM", DH_FAMILY_LLAMA, read_llama, write_llama, true},
     {"linear_mixtral", "LinearMixtralForCausalLM", DH_FAMILY_MIXTRAL, read_mixtral, write_mixtral,
      true},
-    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_PHIMOE, read_phimoe, NULL, false},
+    {"phimoe", "PhimoeForCausalLM", DH_FAMILY_PHIMOE, dh_config_read_phimoe, dh_config_write_phimoe,
+     false},
+    /* as the published files call it */
+    {"phimoe", "PhiMoEForCausalLM", DH_FAMILY_PHIMOE, dh_config_read_phimoe, NULL, false},
 };
 
-/* Names of the classes that are computed, also of those that are written as another. */
+/* Names of the classes, also of those that are written as another, each once. */
 static const char *supported(char *list, size_t cap)
 {
     size_t n = 0;
     for (size_t i = 0; i < DH_COUNTOF(classes) && n < cap; i++)
-        if (classes[i].read != read_phimoe)
+        if (i == 0 || strcmp(classes[i].model_type, classes[i - 1].model_type) != 0)
             n += (size_t)snprintf(list + n, cap - n, "%s%s", i ? ", " : "", classes[i].model_type);
     return list;
 }

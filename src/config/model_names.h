@@ -7,7 +7,7 @@
 
 enum {
     DH_N_FAMILIES = 17,
-    DH_N_ROPE_SCALINGS = 4,
+    DH_N_ROPE_SCALINGS = 5,
     DH_N_ATTENTION_KINDS = 2,
     DH_N_FEATURE_MAPS = 3
 };
@@ -32,6 +32,9 @@ extern const char *const dh_feature_map_names[DH_N_FEATURE_MAPS + 1];
  * errors    DH_EINVAL; DH_EUNSUPPORTED adapters */
 dh_status dh_model_check_deepseek3(dh_ctx *ctx, const dh_model *m);
 dh_status dh_model_check_no_deepseek3(dh_ctx *ctx, const dh_model *m, bool shared);
+/* model_phimoe.c: fields that only Phi-3.5-MoE has (phimoe: the model is of that family).
+ * errors    DH_EINVAL */
+dh_status dh_model_check_phimoe(dh_ctx *ctx, const dh_model *m, bool phimoe);
 /* Weights a token is multiplied with in latent attention of one layer. */
 int64_t dh_model_latent_params(const dh_model *m);
 

@@ -17,9 +17,10 @@
 #define ROTARY(...) ROTARY_EPS(1e-5, __VA_ARGS__)
 #define ROTARY_EPS(eps, layers, c, heads, ...)                                                     \
     ROTARY_HEADS(eps, layers, c, heads, (c) / (heads), __VA_ARGS__)
-#define ROTARY_HEADS(eps, layers, c, heads, d, kv, f, v, t)                                        \
+#define ROTARY_HEADS(...) SIZES(DH_NORM_RMS, __VA_ARGS__)
+#define SIZES(norm_, eps, layers, c, heads, d, kv, f, v, t)                                        \
     .n_layers = (layers), .width = (c), .n_heads = (heads), .n_kv_heads = (kv), .head_dim = (d),   \
-    .ffn_width = (f), .vocab = (v), .max_seq = (t), .norm = DH_NORM_RMS, .norm_eps = (eps),        \
+    .ffn_width = (f), .vocab = (v), .max_seq = (t), .norm = (norm_), .norm_eps = (eps),            \
     .act = DH_ACT_SWIGLU, .init_std = 0.02
 
 #define LLAMA(...) .family = DH_FAMILY_LLAMA, ROTARY(__VA_ARGS__)
@@ -273,15 +274,20 @@ static const dh_model_preset presets[] = {
                .beta_fast = 32,
                .beta_slow = 1}}},
     {"phi-3.5-moe",
-     "Phi-3.5-MoE, 41.9B, 16 experts, top-2 (HF microsoft/Phi-3.5-MoE-instruct); to be planned and "
-     "simulated",
+     "Phi-3.5-MoE, 41.9B, 16 experts, top-2 (HF microsoft/Phi-3.5-MoE-instruct), without the "
+     "factors "
+     "of its longrope: model.config reads them",
      {.name = "phi-3.5-moe",
       .family = DH_FAMILY_PHIMOE,
-      .qkv_bias = true,
+      .attn_bias = true,
+      .norm_bias = true,
+      .head_bias = true,
+      .sparsemixer = true,
+      .router_jitter = 0.01,
       .n_experts = 16,
       .top_k = 2,
       .router_aux_coef = 0.001,
-      ROTARY_HEADS(1e-5, 32, 4096, 32, 128, 8, 6400, 32064, 131072),
+      SIZES(DH_NORM_LAYER, 1e-5, 32, 4096, 32, 128, 8, 6400, 32064, 131072),
       .rope = {.theta = 1e4}}},
     {"llama4-scout",
      "Llama 4 Scout's text model, 108B, 16 experts, top-1, one shared (HF "

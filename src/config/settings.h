@@ -20,6 +20,7 @@ typedef enum dh_setting_type {
     DH_SET_INTS,         /* list of whole numbers, kept as the text "3,4,4,3" */
     DH_SET_SPLIT,        /* the same, with entries of dh_layer_split: "-1,*,-1" */
     DH_SET_REALS,        /* list of positive numbers, kept as the text "1.5,2" */
+    DH_SET_FACTORS,      /* list of positive numbers, a dh_rope_factors */
     DH_SET_ENTRIES,      /* char *: texts, kept as one with "; " between */
     DH_SET_PATH,         /* char *, NULL when not given */
     DH_SET_PATHS,        /* char ** and its count */
@@ -130,6 +131,13 @@ dh_status dh_setting_reject(dh_ctx *ctx, const dh_assignment *value, const char 
 /* job_lists.c: INTS, SPLIT and REALS. */
 dh_status dh_setting_store_numbers(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
                                    const char *base_dir);
+/* DH_SET_FACTORS: a list [1, 1.5], or the text "1,1.5", which is how it is written.
+ * errors    DH_EINVAL an entry is no number above 0; more entries than a head has pairs of channels */
+dh_status dh_setting_store_factors(dh_ctx *ctx, dh_job *job, const dh_assignment *value,
+                                   const char *base_dir);
+void dh_setting_write_factors(const dh_job *job, const dh_setting *setting, dh_str *out);
+/* The shortest decimal form that reads back exactly. */
+void dh_setting_write_real(double value, dh_str *out);
 dh_status dh_setting_store_default(dh_ctx *ctx, dh_job *job, const dh_setting *setting);
 /* The value in the job, as YAML. */
 void dh_setting_print(const dh_job *job, const dh_setting *setting, dh_str *out);

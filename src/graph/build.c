@@ -512,7 +512,8 @@ static uint32_t chunk_act(builder *b, const char *name, dh_dtype dtype, int64_t 
 static uint32_t make_logits(builder *b, uint32_t x, int64_t n)
 {
     uint32_t logits = chunk_act(b, "logits", DH_F32, n, b->model->vocab, DH_AXIS_VOCAB);
-    add_op(b, DH_OP_LINEAR, IN(x, param(b, DH_PARAM_HEAD_W), DH_NONE), IN(logits));
+    add_op(b, DH_OP_LINEAR, IN(x, param(b, DH_PARAM_HEAD_W), param(b, DH_PARAM_HEAD_B)),
+           IN(logits));
     if (b->model->logit_softcap <= 0) return logits;
     uint32_t capped = chunk_act(b, "logits.cap", DH_F32, n, b->model->vocab, DH_AXIS_VOCAB);
     add_op(b, DH_OP_SOFTCAP, IN(logits), IN(capped));
@@ -544,6 +545,8 @@ static void build_head_chunk(builder *b, uint32_t xn, uint32_t dxn, uint32_t los
     add_op(b, DH_OP_LINEAR_DGRAD, IN(dlogits, w), IN(view(b, dxn, row0, n)));
     if (dh_graph_trains(b->graph, DH_PARAM_HEAD_W))
         add_op(b, DH_OP_LINEAR_WGRAD, IN(dlogits, x), IN(grad_of_param(b, DH_PARAM_HEAD_W)));
+    if (b->model->head_bias && dh_graph_trains(b->graph, DH_PARAM_HEAD_B))
+        add_op(b, DH_OP_BIAS_GRAD, IN(dlogits), IN(grad_of_param(b, DH_PARAM_HEAD_B)));
 }
 
 static void build_head(builder *b)
@@ -609,12 +612,15 @@ static dh_dims dims_of(const dh_build *build, const dh_model *m)
         .logit_softcap = m->logit_softcap,
         .lora_scale = dh_model_lora_scale(m),
         .rope = m->rope,
+        .longrope = m->longrope,
         .nth = m->nth,
         .rope_nth = m->rope_nth,
         .dropout = build->mode == DH_MODE_TRAIN ? build->dropout : 0.0,
         .loss_scale = build->loss_scale,
         .top_k = m->top_k,
         .topk_plain = m->topk_plain,
+        .sparsemixer = m->sparsemixer,
+        .router_jitter = m->router_jitter,
         .rope_dim = m->rope_dim,
         .v_dim = m->v_dim,
         .rope_pairs = m->rope_pairs,

@@ -286,10 +286,11 @@ static void keep_rows(tape *t, const dh_op *op)
 static void grad_router(tape *t, const dh_op op)
 {
     uint32_t dlogits = tape_like(t, op.in[0]);
-    tape_emit(
-        t, DH_OP_ROUTER_GRAD, DH_PHASE_B, -1,
-        IDS(t->grads[op.out[0]], op.out[1], op.out[2], op.out[0], state_tensor(t, DH_STATE_ROUTER)),
-        IDS(dlogits));
+    tape_emit(t, DH_OP_ROUTER_GRAD, DH_PHASE_B, -1,
+              IDS(t->grads[op.out[0]], op.out[1], op.out[2], op.out[0],
+                  state_tensor(t, DH_STATE_ROUTER),
+                  t->graph->dims.sparsemixer ? op.in[0] : DH_NONE),
+              IDS(dlogits));
     keep_rows(t, &op);
     tape_contribute(t, op.in[0], summed(t, &op, dlogits));
     if (op.in[1] == DH_NONE) return; /* else a bias that has a part in the choice alone */

@@ -405,6 +405,11 @@ static bool tensors_equal(const dh_tensor *a, const dh_tensor *b)
     return true;
 }
 
+static bool factors_equal(const dh_rope_factors *a, const dh_rope_factors *b)
+{
+    return a->n == b->n && memcmp(a->at, b->at, (size_t)a->n * sizeof *a->at) == 0;
+}
+
 static bool dims_equal(const dh_dims *a, const dh_dims *b)
 {
     for (size_t i = 0; i < DH_N_DIMS_FIELD; i++) {
@@ -421,6 +426,9 @@ static bool dims_equal(const dh_dims *a, const dh_dims *b)
         case DH_FIELD_NAME:
         case DH_FIELD_MAY_NAME:
             equal = *(const unsigned *)x == *(const unsigned *)y;
+            break;
+        case DH_FIELD_FACTORS:
+            equal = factors_equal(x, y);
             break;
         }
         if (!equal) return false;

@@ -219,6 +219,7 @@ typedef struct dh_dims {
     double logit_softcap; /* 0: none */
     double lora_scale; /* factor of adapters' results; only adapters are trained; 0: no adapters */
     dh_rope rope;
+    dh_longrope longrope;
     int64_t nth; /* every n-th layer has rope_nth instead; 0: none */
     dh_rope rope_nth;
     double dropout;
@@ -232,6 +233,9 @@ typedef struct dh_dims {
     int64_t rope_dim, v_dim, rope_pairs;
     /* Routing by sigmoids; 0: by softmax. A token uses top_groups of n_groups. */
     int64_t n_groups, top_groups;
+    /* 1: weights of a token's two experts by sparsemixer, with its threshold (dh_model). */
+    int64_t sparsemixer;
+    double router_jitter;
     double router_scale;     /* factor of the weights of a token's experts */
     int64_t router_balanced; /* 1: routers' biases follow the load of their experts */
     double aux_scale;        /* factor of the gradient of the load-balancing loss */
@@ -593,6 +597,7 @@ enum {
     DH_PARAM_LNF_W = 0,
     DH_PARAM_LNF_B,
     DH_PARAM_HEAD_W, /* tied: the embedding's wte */
+    DH_PARAM_HEAD_B,
     DH_MAX_BLOCK_PARAMS = DH_N_LAYER_PARAMS
 };
 

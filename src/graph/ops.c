@@ -220,6 +220,8 @@ const char *dh_op_variant(const dh_graph *graph, const dh_op *op)
         return "GEGLU";
     if (d->norm_plus_one && is_norm(op->type)) return "norms by 1 + weight";
     if (rotates && d->nth) return "layers of other positions";
+    if (rotates && d->rope.scaling == DH_ROPE_SCALING_LONGROPE) return "rotations by longrope";
+    if (routes && d->sparsemixer) return "weights of experts by sparsemixer";
     if (routes && d->n_groups) return "experts by sigmoids, in groups";
     if (routes && d->topk_plain) return "weights of experts that do not sum to 1";
     return NULL;

@@ -34,6 +34,9 @@ typedef enum when {
     ALWAYS,
     IF_BIAS,
     IF_QKV_BIAS,
+    IF_ATTN_BIAS,
+    IF_NORM_BIAS,
+    IF_HEAD_BIAS,
     IF_QK_NORM,
     IF_NORMS_BEFORE,
     IF_UNTIED,
@@ -161,6 +164,18 @@ static const param_row phi3_rows[] = {
            {"model.layers.%d.mlp.gate_up_proj.weight", FFN_PACKED}),
 };
 
+/* Biases of Phi-3.5-MoE. */
+static const param_row phimoe_rows[] = {
+    VECTOR(LAYER, LN1_B, "ln1.b", WIDTH, WIDTH, INIT_ZERO, IF_NORM_BIAS,
+           "model.layers.%d.input_layernorm.bias"),
+    VECTOR(LAYER, PROJ_B, "proj.b", WIDTH, WIDTH, INIT_ZERO, IF_ATTN_BIAS,
+           "model.layers.%d.self_attn.o_proj.bias"),
+    VECTOR(LAYER, LN2_B, "ln2.b", WIDTH, WIDTH, INIT_ZERO, IF_NORM_BIAS,
+           "model.layers.%d.post_attention_layernorm.bias"),
+    VECTOR(HEAD, LNF_B, "lnf.b", WIDTH, WIDTH, INIT_ZERO, IF_NORM_BIAS, "model.norm.bias"),
+    VECTOR(HEAD, HEAD_B, "head.b", VOCAB, VOCAB, INIT_ZERO, IF_HEAD_BIAS, "lm_head.bias"),
+};
+
 /* OLMo 2: norms of what the parts of a layer give, and of whole rows of queries and keys. */
 static const param_row olmo2_rows[] = {
     VECTOR(LAYER, LN1_POST_W, "ln1_post.w", WIDTH, WIDTH, INIT_ONE, ALWAYS,
@@ -259,7 +274,7 @@ static const table families[][4] = {
                              TABLE(llama_rows)},
     [DH_FAMILY_GPT_OSS] = {TABLE(qwen3_moe_rows), TABLE(llama_rows)},
     [DH_FAMILY_LLAMA4] = {TABLE(shared_rows), TABLE(qwen3_moe_rows), TABLE(llama_rows)},
-    [DH_FAMILY_PHIMOE] = {TABLE(llama_rows)},
+    [DH_FAMILY_PHIMOE] = {TABLE(phimoe_rows), TABLE(llama_rows)},
     [DH_FAMILY_OLMO3] = {TABLE(olmo2_rows), TABLE(llama_rows)},
 };
 
@@ -309,7 +324,9 @@ static int64_t size_of(const dh_model *m, size_name name)
 static bool is_present(const dh_model *m, when present)
 {
     return present == ALWAYS || (present == IF_BIAS && m->bias) ||
-           (present == IF_QKV_BIAS && m->qkv_bias) || (present == IF_QK_NORM && m->qk_norm) ||
+           (present == IF_QKV_BIAS && (m->qkv_bias || m->attn_bias)) ||
+           (present == IF_ATTN_BIAS && m->attn_bias) || (present == IF_NORM_BIAS && m->norm_bias) ||
+           (present == IF_HEAD_BIAS && m->head_bias) || (present == IF_QK_NORM && m->qk_norm) ||
            (present == IF_NORMS_BEFORE && m->norm_place == DH_NORMS_BEFORE) ||
            (present == IF_UNTIED && !m->tied_head) || (present == IF_DENSE && !m->n_experts) ||
            (present == IF_EXPERTS && m->n_experts) || (present == IF_SHARED && m->n_shared) ||

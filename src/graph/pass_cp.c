@@ -233,7 +233,7 @@ static void (*const rules[DH_N_OP_TYPE])(rewrite *, const dh_op *) = {
     [DH_OP_QK_NORM] = rewrite_push,       [DH_OP_LINEAR_ATTN] = rewrite_linear_attn,
     [DH_OP_FEATURE_MAP] = rewrite_push,   [DH_OP_HEAD_RMS] = rewrite_push,
     [DH_OP_LATENT_PACK] = rewrite_push,   [DH_OP_LATENT_CUT] = rewrite_push,
-    [DH_OP_ADD] = rewrite_push,
+    [DH_OP_ADD] = rewrite_push,           [DH_OP_BIAS_GRAD] = rewrite_push,
 };
 
 static dh_status split_dims(dh_ctx *ctx, dh_dims *dims, int64_t cp, int64_t cp_rank)

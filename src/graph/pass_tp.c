@@ -647,6 +647,7 @@ static void (*const rules[DH_N_OP_TYPE])(pass *, dh_op *) = {
     [DH_OP_LOSS_GRAD] = rewrite_loss_grad,
     [DH_OP_LINEAR_DGRAD] = keep,
     [DH_OP_LINEAR_WGRAD] = keep,
+    [DH_OP_BIAS_GRAD] = keep,
 };
 
 /* Where experts are spread over the ranks: instead of those. */

@@ -42,9 +42,9 @@ _Static_assert(DH_COUNTOF(dh_site_names_list) == DH_N_SITE, "sites");
 NAMES(norm_names, "norm", [DH_NORM_LAYER] = "layer", [DH_NORM_RMS] = "rms");
 NAMES(act_names, "activation", [DH_ACT_GELU_TANH] = "gelu_tanh", [DH_ACT_SWIGLU] = "swiglu",
       [DH_ACT_GEGLU] = "geglu");
-NAMES(scaling_names,
-      "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none", [DH_ROPE_SCALING_LINEAR] = "linear",
-      [DH_ROPE_SCALING_LLAMA3] = "llama3", [DH_ROPE_SCALING_YARN] = "yarn");
+NAMES(scaling_names, "RoPE scaling", [DH_ROPE_SCALING_NONE] = "none",
+      [DH_ROPE_SCALING_LINEAR] = "linear", [DH_ROPE_SCALING_LLAMA3] = "llama3",
+      [DH_ROPE_SCALING_YARN] = "yarn", [DH_ROPE_SCALING_LONGROPE] = "longrope");
 
 NAMES(fp8_names,
       "fp8 formats", [DH_FP8_OFF] = "off", [DH_FP8_E4M3] = "e4m3", [DH_FP8_HYBRID] = "hybrid");
@@ -56,6 +56,10 @@ NAMES(fp8_names,
 #define F64(name, field)                                                                           \
     {                                                                                              \
         name, DH_FIELD_F64, offsetof(dh_dims, field), NULL                                         \
+    }
+#define FACTORS(name, field)                                                                       \
+    {                                                                                              \
+        name, DH_FIELD_FACTORS, offsetof(dh_dims, field), NULL                                     \
     }
 #define NAME(name, field, set)                                                                     \
     {                                                                                              \
@@ -128,6 +132,12 @@ const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD] = {
     F64("nth_mscale", rope_nth.mscale),
     F64("nth_mscale_all", rope_nth.mscale_all),
     F64("nth_magnitude", rope_nth.magnitude),
+    F64("rope_short_mscale", longrope.short_mscale),
+    F64("rope_long_mscale", longrope.long_mscale),
+    FACTORS("rope_short_factor", longrope.short_factors),
+    FACTORS("rope_long_factor", longrope.long_factors),
+    I64(sparsemixer),
+    F64("router_jitter", router_jitter),
 };
 _Static_assert(sizeof(dh_norm_kind) == sizeof(unsigned) &&
                    sizeof(dh_act_kind) == sizeof(unsigned) &&

@@ -27,11 +27,12 @@ typedef enum dh_field_type {
     DH_FIELD_I64,
     DH_FIELD_F64,
     DH_FIELD_NAME,
-    DH_FIELD_MAY_NAME
+    DH_FIELD_MAY_NAME,
+    DH_FIELD_FACTORS
 } dh_field_type;
 
 /* A field of dh_dims. Numbers that are 0 are left out of the text, and the first name of
- * DH_FIELD_MAY_NAME. */
+ * DH_FIELD_MAY_NAME, and empty lists (dh_rope_factors). */
 typedef struct dh_dims_field {
     const char *name;
     dh_field_type type;
@@ -39,7 +40,7 @@ typedef struct dh_dims_field {
     const dh_name_set *names; /* of both kinds of names */
 } dh_dims_field;
 
-enum { DH_N_DIMS_FIELD = 65 };
+enum { DH_N_DIMS_FIELD = 71 };
 extern const dh_dims_field dh_dims_fields[DH_N_DIMS_FIELD];
 
 /* The six tensors by which a block joins its neighbours. */

@@ -275,6 +275,19 @@ static dh_status read_header(reader *r)
     return DH_OK;
 }
 
+/* "1,1.5,2" */
+static dh_status read_factors(reader *r, const char *what, dh_rope_factors *out)
+{
+    out->n = 0;
+    do {
+        if (out->n == DH_ROPE_MAX_PAIRS)
+            return fail_at(r, place_of(r, r->at), "%s has more than %d numbers", what,
+                           DH_ROPE_MAX_PAIRS);
+        DH_TRY(read_f64(r, what, &out->at[out->n++]));
+    } while (accept(r, ','));
+    return DH_OK;
+}
+
 static dh_status read_field(reader *r, const dh_dims_field *field)
 {
     char *at = (char *)&r->graph->dims + field->offset;
@@ -294,6 +307,9 @@ static dh_status read_field(reader *r, const dh_dims_field *field)
     case DH_FIELD_MAY_NAME:
         DH_TRY(read_name(r, field->names, &name));
         memcpy(at, &name, sizeof name);
+        break;
+    case DH_FIELD_FACTORS:
+        DH_TRY(read_factors(r, field->name, (dh_rope_factors *)(void *)at));
         break;
     }
     return DH_OK;

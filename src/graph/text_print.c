@@ -38,6 +38,14 @@ static void print_f64(dh_str *out, double value)
 
 /* ---- dims -------------------------------------------------------------------------- */
 
+static void print_factors(dh_str *out, const char *name, const dh_rope_factors *f)
+{
+    for (int64_t k = 0; k < f->n; k++) {
+        dh_str_printf(out, k ? "," : " %s=", name);
+        print_f64(out, f->at[k]);
+    }
+}
+
 /* " name=value", or nothing for 0 (the first name, where there are no dims at all). */
 static void print_field(dh_str *out, const dh_dims *dims, const dh_dims_field *field)
 {
@@ -61,6 +69,9 @@ static void print_field(dh_str *out, const dh_dims *dims, const dh_dims_field *f
         memcpy(&name, at, sizeof name);
         if (name || (dims->batch && field->type == DH_FIELD_NAME))
             dh_str_printf(out, " %s=%s", field->name, dh_name_of(field->names, name));
+        break;
+    case DH_FIELD_FACTORS:
+        print_factors(out, field->name, (const dh_rope_factors *)(const void *)at);
         break;
     }
 }

@@ -222,11 +222,20 @@ dh_status dh_found_chat(dh_ctx *ctx, const dh_found *found, const char *tokenize
 
 /* ---- session -------------------------------------------------------------------------------- */
 
+/* Tokens of a text that is being made. The rotations of longrope depend on the text's length, and a
+ * cache keeps keys as they were turned: such a text stays within the short factors. */
+static int64_t context_of(const dh_model *m)
+{
+    return m->rope.scaling == DH_ROPE_SCALING_LONGROPE
+               ? DH_MIN(m->max_seq, m->rope.original_max_seq)
+               : m->max_seq;
+}
+
 dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_spec *spec,
                            bool documents, dh_session **session)
 {
     const dh_model *model = &found->model;
-    const int64_t longest = model->max_seq;
+    const int64_t longest = model->max_seq, context = context_of(model);
     const dh_device *device;
     DH_TRY(dh_device_get(ctx, "auto", &device));
     dh_session_spec wanted = {.device = device,
@@ -237,8 +246,8 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                                          .documents = documents},
                               .eval = spec->seq > 0,
                               .decode = spec->decode,
-                              .cache_len = longest,
-                              .prefill_chunk = DH_MIN(PREFILL_CHUNK, longest)};
+                              .cache_len = context,
+                              .prefill_chunk = DH_MIN(PREFILL_CHUNK, context)};
     if (spec->seq > longest)
         return dh_fail(ctx, DH_EINVAL,
                        "a sequence of %lld tokens is longer than the model's longest, %lld",

@@ -9,7 +9,7 @@ DHELIX = sys.argv[1]
 WEIGHTS = "tests/data/weights"
 TYPES = json.load(open("tests/data/config_types.json"))
 REALS = {"initializer_range": 1, "rope_theta": 10000, "router_aux_loss_coef": 0, "routed_scaling_factor": 1,
-         "final_logit_softcapping": 30, "attn_logit_softcapping": 50, "rope_local_base_freq": 10000}
+         "router_jitter_noise": 0, "input_jitter_noise": 0, "final_logit_softcapping": 30, "attn_logit_softcapping": 50, "rope_local_base_freq": 10000}
 YARN = {"rope_type": "yarn", "factor": 2, "beta_fast": 32, "beta_slow": 1, "attention_factor": 1}
 LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
           "original_max_position_embeddings": 32}
@@ -54,7 +54,7 @@ def variants(name, config):
     reals = {k: v for k, v in REALS.items() if config.get(k) is not None}
     yield name, config
     yield name + ".whole", config | reals | IDS
-    if config["model_type"] in ("gpt2", "phi3"):  # has no positions to stretch; stretches them by lists
+    if config["model_type"] in ("gpt2", "phi3", "phimoe"):  # has no positions to stretch; stretches them by lists
         return
     yarn = YARN | {"original_max_position_embeddings": config["max_position_embeddings"] // 2}
     for rope in (yarn, LLAMA3, LINEAR):

@@ -71,7 +71,8 @@ ok "$dhelix" eval "$tmp/hf16" --data $tinystories --batches 4 --dtype bf16 --mic
 # Other families, other files.
 for model in tiny-random-gpt2 tiny-random-llama tiny-mistral tiny-qwen2 tiny-qwen3 tiny-phi3 \
     tiny-olmo2 tiny-olmo3 tiny-smollm3 tiny-qwen3_moe tiny-gemma2 tiny-gemma2-capped tiny-gemma3 \
-    tiny-gemma3-window tiny-deepseek_v3 tiny-deepseek_v3-yarn tiny-deepseek_v3-dense tiny-qwen3_moe-dense; do
+    tiny-gemma3-window tiny-deepseek_v3 tiny-deepseek_v3-yarn tiny-deepseek_v3-dense tiny-qwen3_moe-dense \
+    tiny-phimoe tiny-phimoe-long; do
     ok "$dhelix" convert tests/data/weights/$model "$tmp/$model"
     ok "$dhelix" eval tests/data/weights/$model --tokenizer bytes \
         --data examples/data/tinyshakespeare.txt --batches 2 --seq 64 --json

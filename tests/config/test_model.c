@@ -54,6 +54,12 @@ static void assert_same_model(const dh_model *a, const dh_model *b)
     assert_true(a->rope.beta_fast == b->rope.beta_fast && a->rope.beta_slow == b->rope.beta_slow);
     assert_true(a->rope.mscale == b->rope.mscale && a->rope.mscale_all == b->rope.mscale_all);
     assert_true(a->rope.magnitude == b->rope.magnitude);
+    assert_memory_equal(&a->longrope, &b->longrope, sizeof a->longrope);
+    assert_int_equal(a->attn_bias, b->attn_bias);
+    assert_int_equal(a->head_bias, b->head_bias);
+    assert_int_equal(a->norm_bias, b->norm_bias);
+    assert_int_equal(a->sparsemixer, b->sparsemixer);
+    assert_true(a->router_jitter == b->router_jitter);
     assert_int_equal(a->q_lora, b->q_lora);
     assert_int_equal(a->kv_lora, b->kv_lora);
     assert_int_equal(a->rope_dim, b->rope_dim);
@@ -518,6 +524,55 @@ static void reads_every_spelling_of_rope_scaling(void **state)
     assert_true(m.rope.theta == 123.5 && m.rope.scaling == DH_ROPE_SCALING_NONE);
 }
 
+/* Heads of 8 channels; the object of longrope has yet to end. */
+#define PHIMOE                                                                                     \
+    "{\"model_type\": \"phimoe\", \"hidden_size\": 32, \"num_attention_heads\": 4, "               \
+    "\"num_key_value_heads\": 4, \"rope_scaling\": {\"type\": \"longrope\", "                      \
+    "\"original_max_position_embeddings\": 512, "
+#define MSCALES                                                                                    \
+    ", \"long_factor\": [1, 2.5, 4, 8.125], \"short_mscale\": 1.25, \"long_mscale\": 1.5"
+
+/* In either spelling; what is absent is Transformers' default. */
+static void phimoe_is_kept(void **state)
+{
+    static const struct {
+        const char *json;
+        bool attn_bias, head_bias;
+        double jitter, theta;
+    } cases[] = {
+        {"{\"model_type\": \"phimoe\"}", false, false, 0.01, 1e6},
+        {"{\"model_type\": \"phimoe\", \"lm_head_bias\": true, \"router_jitter_noise\": 0, "
+         "\"input_jitter_noise\": 0.5, \"rope_theta\": 100}",
+         false, true, 0, 100},
+        {PHIMOE "\"short_factor\": [1, 1, 2, 2]" MSCALES "}, \"attention_bias\": true}", true,
+         false, 0.01, 1e6},
+        {"{\"model_type\": \"phimoe\", \"hidden_size\": 32, \"num_attention_heads\": 4, "
+         "\"num_key_value_heads\": 4, \"rope_parameters\": {\"rope_type\": \"longrope\", "
+         "\"original_max_position_embeddings\": 512, \"rope_theta\": 7, "
+         "\"short_factor\": [1, 1, 2, 2]" MSCALES "}}",
+         false, false, 0.01, 7},
+    };
+    (void)state;
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_model m, again;
+        char *text;
+        assert_ok(&ctx, from_json(&ctx, cases[i].json, &m));
+        assert_true(m.attn_bias == cases[i].attn_bias && m.head_bias == cases[i].head_bias);
+        assert_true(m.router_jitter == cases[i].jitter && m.rope.theta == cases[i].theta);
+        assert_true(m.norm == DH_NORM_LAYER && m.sparsemixer && m.top_k == 2);
+        if (m.rope.scaling == DH_ROPE_SCALING_LONGROPE) {
+            assert_true(m.longrope.long_factors.n == 4 && m.longrope.long_factors.at[3] == 8.125);
+            assert_true(m.longrope.short_mscale == 1.25 && m.longrope.long_mscale == 1.5);
+            assert_int_equal(m.rope.original_max_seq, 512);
+        }
+        assert_ok(&ctx, dh_model_to_config_json(&ctx, &m, &text));
+        assert_ok(&ctx, from_json(&ctx, text, &again));
+        assert_same_model(&m, &again);
+        free(text);
+    }
+}
+
 #define V3 "{\"model_type\": \"deepseek_v3\", \"first_k_dense_replace\": 0, "
 
 /* Transformers' defaults are DeepSeek V3's, and config.json keeps what differs from them. */
@@ -727,7 +782,21 @@ static void refuses_what_it_does_not_compute(void **state)
          DH_EUNSUPPORTED},
         {"{\"model_type\": \"phimoe\", \"attention_bias\": true, \"num_local_experts\": 1}",
          "top_k", DH_EINVAL},
-        {"{\"model_type\": \"phimoe\"}", "qkv_bias is false", DH_EINVAL},
+        {"{\"model_type\": \"phimoe\", \"num_experts_per_tok\": 3}", "top_k is 3", DH_EINVAL},
+        {"{\"model_type\": \"phimoe\", \"router_jitter_noise\": -1}", "router_jitter is -1",
+         DH_EINVAL},
+        {"{\"model_type\": \"phimoe\", \"hidden_act\": \"gelu\"}", "hidden_act", DH_EUNSUPPORTED},
+        {PHIMOE "\"short_factor\": [1, 1, 2]" MSCALES "}}", "\"short_factor\" must be a list",
+         DH_EFORMAT},
+        {PHIMOE "\"short_factor\": [1, 1, 2, true]" MSCALES "}}", "as number 3", DH_EFORMAT},
+        {PHIMOE "\"short_factor\": [1, 1, 2, 0]" MSCALES "}}", "rope_short_factor has 0",
+         DH_EINVAL},
+        {PHIMOE "\"short_factor\": [1, 1, 2, 2], \"long_factor\": [1, 1, 2, 2]}}",
+         "rope_short_mscale 0", DH_EINVAL},
+        {PHIMOE "\"short_factor\": [1, 1, 2, 2], \"partial_rotary_factor\": 0.5" MSCALES "}}",
+         "partial_rotary_factor", DH_EUNSUPPORTED},
+        {"{\"model_type\": \"phimoe\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "scaling is linear", DH_EUNSUPPORTED},
         {"{\"model_type\": \"olmo3\", \"num_hidden_layers\": 2, \"layer_types\": "
          "[\"full_attention\", \"sliding_attention\"]}",
          "every n-th layer", DH_EUNSUPPORTED},
@@ -1043,6 +1112,7 @@ int main(void)
         cmocka_unit_test(gemma_is_kept),
         cmocka_unit_test(reads_every_spelling_of_rope_scaling),
         cmocka_unit_test(deepseek_is_kept),
+        cmocka_unit_test(phimoe_is_kept),
         cmocka_unit_test(kimi_is_read),
         cmocka_unit_test(layer_kinds_are_kept),
         cmocka_unit_test(layer_kinds_are_checked),

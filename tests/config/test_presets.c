@@ -83,7 +83,7 @@ static void sizes_for_planning_are_the_published_ones(void **state)
 /* What no operator computes is said, and not written as another model. */
 static void models_to_plan_with_are_not_computed(void **state)
 {
-    static const char *const names[] = {"gpt-oss-120b", "llama4-scout", "phi-3.5-moe"};
+    static const char *const names[] = {"gpt-oss-120b", "llama4-scout"};
     dh_ctx ctx = DH_CTX_INIT;
     char *text;
     (void)state;
@@ -102,7 +102,11 @@ static void models_to_plan_with_are_not_computed(void **state)
     assert_fails(&ctx, dh_model_validate(&ctx, &m), DH_EINVAL, "n_shared is 1");
 }
 
-/* The published config.json of Phi-3.5-MoE, less its lists of factors: the preset. */
+#define FACTORS4(x) x ", " x ", " x ", " x
+#define FACTORS16(x) FACTORS4(x) ", " FACTORS4(x) ", " FACTORS4(x) ", " FACTORS4(x)
+#define FACTORS64(x) FACTORS16(x) ", " FACTORS16(x) ", " FACTORS16(x) ", " FACTORS16(x)
+
+/* The published config.json of Phi-3.5-MoE, with other lists of factors: the preset, and longrope. */
 static void phimoe_is_read(void **state)
 {
     static const char config[] =
@@ -111,9 +115,16 @@ static void phimoe_is_read(void **state)
         "\"hidden_size\": 4096, \"intermediate_size\": 6400, \"num_attention_heads\": 32, "
         "\"num_hidden_layers\": 32, \"num_key_value_heads\": 8, \"num_local_experts\": 16, "
         "\"num_experts_per_tok\": 2, \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "
-        "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0], \"short_factor\": "
-        "[1.0]}, \"max_position_embeddings\": 131072, \"sliding_window\": 131072, "
-        "\"router_jitter_noise\": 0.01, \"input_jitter_noise\": 0.01, \"vocab_size\": 32064}";
+        "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [" FACTORS64(
+            "2.5") "], \"short_factor\": [" FACTORS64("1") "], \"long_mscale\": 1.243163121016122, "
+                                                           "\"short_mscale\": 1.243163121016122, "
+                                                           "\"original_max_position_embeddings\": "
+                                                           "4096}, "
+                                                           "\"max_position_embeddings\": 131072, "
+                                                           "\"sliding_window\": 131072, "
+                                                           "\"router_jitter_noise\": 0.01, "
+                                                           "\"input_jitter_noise\": 0.01, "
+                                                           "\"vocab_size\": 32064}";
     dh_ctx ctx = DH_CTX_INIT;
     dh_model m;
     const dh_model known = preset("phi-3.5-moe");
@@ -123,8 +134,11 @@ static void phimoe_is_read(void **state)
     assert_int_equal(dh_model_n_params(&m), dh_model_n_params(&known));
     assert_int_equal(m.n_experts, 16);
     assert_int_equal(m.window, 0);
-    assert_true(m.qkv_bias);
-    assert_fails(&ctx, dh_model_check_computed(&ctx, &m), DH_EUNSUPPORTED, "sparsemixer");
+    assert_true(m.attn_bias && m.head_bias && m.norm_bias && m.sparsemixer);
+    assert_true(m.router_jitter == 0.01 && m.rope.scaling == DH_ROPE_SCALING_LONGROPE);
+    assert_true(m.longrope.long_factors.n == 64 && m.longrope.long_factors.at[63] == 2.5);
+    assert_true(m.longrope.short_mscale == 1.243163121016122);
+    assert_ok(&ctx, dh_model_check_computed(&ctx, &m));
 }
 
 int main(void)

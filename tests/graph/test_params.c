@@ -183,6 +183,29 @@ static void names_are_those_of_hugging_face(void **state)
                                             QWEN3_EXPERT("1"),
                                             "model.norm.weight",
                                             "lm_head.weight"};
+#define PHIMOE_LINEAR(part)                                                                        \
+    "model.layers.0.self_attn.q_proj." part, "model.layers.0.self_attn.k_proj." part,              \
+        "model.layers.0.self_attn.v_proj." part
+#define PHIMOE_EXPERT(e)                                                                           \
+    "model.layers.0.block_sparse_moe.experts." e ".w1.weight",                                     \
+        "model.layers.0.block_sparse_moe.experts." e ".w3.weight",                                 \
+        "model.layers.0.block_sparse_moe.experts." e ".w2.weight"
+    static const char *const phimoe[] = {"model.embed_tokens.weight",
+                                         "model.layers.0.input_layernorm.weight",
+                                         "model.layers.0.input_layernorm.bias",
+                                         PHIMOE_LINEAR("weight"),
+                                         PHIMOE_LINEAR("bias"),
+                                         "model.layers.0.self_attn.o_proj.weight",
+                                         "model.layers.0.self_attn.o_proj.bias",
+                                         "model.layers.0.post_attention_layernorm.weight",
+                                         "model.layers.0.post_attention_layernorm.bias",
+                                         "model.layers.0.block_sparse_moe.gate.weight",
+                                         PHIMOE_EXPERT("0"),
+                                         PHIMOE_EXPERT("1"),
+                                         "model.norm.weight",
+                                         "model.norm.bias",
+                                         "lm_head.weight",
+                                         "lm_head.bias"};
 #define DEEPSEEK_Q(part) "model.layers.0.self_attn." part ".weight"
 #define DEEPSEEK_REST                                                                              \
     DEEPSEEK_Q("kv_a_proj_with_mqa"), DEEPSEEK_Q("kv_a_layernorm"), DEEPSEEK_Q("kv_b_proj"),       \
@@ -232,6 +255,10 @@ static void names_are_those_of_hugging_face(void **state)
     m.n_layers = 1;
     m.n_experts = 2;
     assert_hf_tensors(&m, qwen3_moe, DH_COUNTOF(qwen3_moe));
+    m = preset("phi-3.5-moe");
+    m.n_layers = 1;
+    m.n_experts = 2;
+    assert_hf_tensors(&m, phimoe, DH_COUNTOF(phimoe));
     m = preset("deepseek-v3");
     m.n_layers = 1;
     m.n_experts = 2;

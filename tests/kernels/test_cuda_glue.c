@@ -506,6 +506,25 @@ static dh_model shrunk(const char *name)
     return m;
 }
 
+/* Sparsemixer, biases beside RMSNorm's families', and both lists of longrope. */
+static void run_phimoe(void)
+{
+    dh_model m = shrunk("phi-3.5-moe");
+    m.n_experts = 4;
+    m.router_jitter = 0.4;
+    m.rope.scaling = DH_ROPE_SCALING_LONGROPE;
+    m.longrope = (dh_longrope){.short_mscale = 1.2, .long_mscale = 1.4};
+    m.longrope.short_factors.n = m.longrope.long_factors.n = m.head_dim / 2;
+    for (int64_t i = 0; i < m.head_dim / 2; i++) {
+        m.longrope.short_factors.at[i] = 1 + (double)i / 4;
+        m.longrope.long_factors.at[i] = 2 + (double)i;
+    }
+    m.rope.original_max_seq = m.max_seq;
+    run_of(&m, DH_BLOCK_HEAD);
+    m.rope.original_max_seq = 1;
+    run_of(&m, DH_BLOCK_LAYER);
+}
+
 /* What other families have. */
 static void run_families(void)
 {
@@ -526,6 +545,7 @@ static void run_families(void)
     balances = true;
     run_of(&latent, DH_BLOCK_LAYER);
     balances = false;
+    run_phimoe();
 }
 
 /* Four ranks on two nodes, dropless and with a capacity. */

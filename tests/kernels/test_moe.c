@@ -65,6 +65,93 @@ static void router_chooses_and_differentiates(void **state)
     }
 }
 
+/* Sparsemixer's masks of a row, as Transformers writes them: experts whose logit is too far below the
+ * largest of those left. */
+static int mask_far(const double *s, double jitter, int other, bool *far)
+{
+    int best = other == 0 ? 1 : 0;
+    for (int e = 0; e < E; e++)
+        if (e != other && s[e] > s[best]) best = e;
+    for (int e = 0; e < E; e++)
+        far[e] = e == other || (s[best] - s[e]) / fmax(fabs(s[e]), s[best]) > 2 * jitter;
+    return best;
+}
+
+typedef struct mix_arg {
+    const float *dweights;
+    const double *counts;
+    int experts[N][2];
+    bool far[N][2][E];
+} mix_arg;
+
+static double mixed_weight(const double *s, const bool *far, int own)
+{
+    double sum = 0;
+    for (int e = 0; e < E; e++) sum += far[e] ? 0 : exp(s[e]);
+    return exp(s[own]) / sum;
+}
+
+static double mix_loss(const double *logits, const void *arg)
+{
+    const mix_arg *a = arg;
+    double loss = 0, prob_sums[E] = {0};
+    for (int n = 0; n < N; n++) {
+        const double *s = logits + n * E;
+        double sum = 0;
+        for (int e = 0; e < E; e++) sum += exp(s[e]);
+        for (int e = 0; e < E; e++) prob_sums[e] += exp(s[e]) / sum;
+        for (int j = 0; j < 2; j++)
+            loss += a->dweights[n * 2 + j] * mixed_weight(s, a->far[n][j], a->experts[n][j]);
+    }
+    return loss + 0.7 * dh_k_router_aux(E, N, a->counts, prob_sums);
+}
+
+static void check_mixed(dh_dtype T, double jitter, uint64_t *seed)
+{
+    buf logits = buf_random(T, N * E, 2, seed), probs = buf_new(DH_F32, N * E);
+    buf weights = buf_new(DH_F32, N * 2), dweights = buf_random(DH_F32, N * 2, 1, seed);
+    buf dlogits = buf_new(T, N * E);
+    int32_t experts[N * 2];
+    double counts[E] = {0}, prob_sums[E] = {0};
+    int n_near = 0;
+    set(logits, 3, 5); /* a tie at the top: the lower index comes first */
+    set(logits, 6, 5);
+    for (int e = 0; e < E; e++) set(logits, (N - 1) * E + e, 0); /* no logit is far */
+    double *x = widen(logits);
+    mix_arg arg = {.dweights = f32(dweights), .counts = counts};
+    dh_k_router_mix_fwd(T, N, E, jitter, logits.raw, f32(probs), experts, f32(weights));
+    dh_k_router_sums(N, E, 2, f32(probs), experts, counts, prob_sums);
+    assert_true(experts[0] == 3 && experts[1] == 6);
+    for (int n = 0; n < N; n++)
+        for (int j = 0; j < 2; j++) {
+            const int own = mask_far(x + n * E, jitter, j ? arg.experts[n][0] : -1, arg.far[n][j]);
+            arg.experts[n][j] = own;
+            assert_int_equal(experts[n * 2 + j], own);
+            check_value("weight", get(weights, n * 2 + j),
+                        mixed_weight(x + n * E, arg.far[n][j], own), 1e-6);
+            for (int e = 0; e < E; e++) n_near += !arg.far[n][j][e];
+        }
+    assert_true(n_near > 2 * N && n_near < 2 * N * (E - 1)); /* some, and not all */
+    dh_k_router_mix_bwd(T, N, E, jitter, logits.raw, f32(probs), experts, f32(dweights), counts, N,
+                        0.7, dlogits.raw);
+    for (int64_t i = 0; i < N * E; i++)
+        check_value("dlogits", get(dlogits, i), finite_difference(mix_loss, x, i, 1e-5, &arg),
+                    T == DH_BF16 ? 4.5e-3 : 1e-6);
+    free(x);
+    buf all[] = {logits, probs, weights, dweights, dlogits};
+    for (size_t i = 0; i < DH_COUNTOF(all); i++) buf_free(all[i]);
+}
+
+static void sparsemixer_mixes_near_experts(void **state)
+{
+    uint64_t seed = test_seed("sparsemixer");
+    EACH_DTYPE(T)
+    {
+        check_mixed(T, 0.05, &seed);
+        check_mixed(T, 0.4, &seed);
+    }
+}
+
 /* As many rows for every expert, a row's experts different. */
 static void dealt_choices_are_even(void **state)
 {
@@ -291,6 +378,7 @@ static void runs_of_rows_meet_their_experts(void **state)
 
 const struct CMUnitTest moe_tests[] = {
     cmocka_unit_test(router_chooses_and_differentiates),
+    cmocka_unit_test(sparsemixer_mixes_near_experts),
     cmocka_unit_test(dealt_choices_are_even),
     cmocka_unit_test(order_is_by_expert_then_row),
     cmocka_unit_test(a_row_goes_once_to_a_node),

@@ -263,6 +263,30 @@ static void rope_table_knows_scalings(void **state)
     FREE_ALL(table, scaled);
 }
 
+/* Each pair's frequency divided by its factor: the short ones up to the first training's length. */
+static void longrope_has_two_lists(void **state)
+{
+    enum { D = 8, FIRST = 40 };
+    dh_rope rope = {.theta = 10000, .scaling = DH_ROPE_SCALING_LONGROPE, .original_max_seq = FIRST};
+    const dh_longrope l = {.short_factors = {4, {1, 1.5, 2, 4}},
+                           .long_factors = {4, {2, 5, 9, 30}},
+                           .short_mscale = 1.25,
+                           .long_mscale = 1.5};
+    for (int64_t n = FIRST; n <= FIRST + 1; n++) {
+        const double *factors = n > FIRST ? l.long_factors.at : l.short_factors.at;
+        const double size = n > FIRST ? 1.5 : 1.25;
+        buf table = buf_new(DH_F32, n * D);
+        dh_k_longrope_table(&rope, &l, n, D, f32(table));
+        for (int64_t i = 0; i < n * D / 2; i++) {
+            const int64_t pos = i / (D / 2), pair = i % (D / 2);
+            const double angle = (double)pos / (factors[pair] * pow(10000, 2.0 * (double)pair / D));
+            check_value("cos", get(table, pos * D + pair), size * cos(angle), 1e-6);
+            check_value("sin", get(table, pos * D + D / 2 + pair), size * sin(angle), 1e-6);
+        }
+        buf_free(table);
+    }
+}
+
 /* Of one number of turns: Kimi K2's 1 turn lies at pair 64 ln(4096 / (2 pi)) / (2 ln 50000) =
  * 19.2, so that 19 is the last to be kept; 800 turns lie at -0.6, so that only 0 is, since what
  * begins and ends at 0 ends at 0.001 (_compute_yarn_parameters). */
@@ -595,6 +619,7 @@ const struct CMUnitTest pointwise_tests[] = {
     cmocka_unit_test(rows_are_copied_where_they_belong),
     cmocka_unit_test(dropout_depends_on_coordinates_alone),
     cmocka_unit_test(rope_table_knows_scalings),
+    cmocka_unit_test(longrope_has_two_lists),
     cmocka_unit_test(yarn_may_blend_nothing),
     cmocka_unit_test(rope_rotates_and_back),
     cmocka_unit_test(embedding_looks_up_and_scatters),

@@ -446,6 +446,14 @@ static void qwen3_moe_matches(void **state)
     check_routed("qwen3_moe-dense_tiny", "tests/data/weights/tiny-qwen3_moe-dense");
 }
 
+/* Sparsemixer, biases, and both lists of longrope: sequences are shorter than the first training's,
+ * or longer. */
+static void phimoe_matches(void **state)
+{
+    check_routed("phimoe_tiny", "tests/data/weights/tiny-phimoe");
+    check_routed("phimoe-long_tiny", "tests/data/weights/tiny-phimoe-long");
+}
+
 /* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
 static void families_match(void **state)
 {
@@ -638,10 +646,11 @@ static void fp16_llama_matches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_matches),         cmocka_unit_test(llama_matches),
-        cmocka_unit_test(mixtral_matches),      cmocka_unit_test(qwen3_moe_matches),
-        cmocka_unit_test(linear_llama_matches), cmocka_unit_test(families_match),
-        cmocka_unit_test(fp16_llama_matches),   cmocka_unit_test(adapters_match),
+        cmocka_unit_test(gpt2_matches),    cmocka_unit_test(llama_matches),
+        cmocka_unit_test(mixtral_matches), cmocka_unit_test(qwen3_moe_matches),
+        cmocka_unit_test(phimoe_matches),  cmocka_unit_test(linear_llama_matches),
+        cmocka_unit_test(families_match),  cmocka_unit_test(fp16_llama_matches),
+        cmocka_unit_test(adapters_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,6 +36,13 @@ static const char model_qwen3_moe[] =
     "model: {family: qwen3_moe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
     "        ffn_width: 40, n_experts: 8, top_k: 2, topk_plain: true, router_aux_coef: 0.05,\n"
     "        vocab: 65, max_seq: 32}\n";
+/* Near scores of several experts share a weight. */
+static const char model_phimoe[] =
+    "model: {family: phimoe, n_layers: 4, width: 32, n_heads: 8, n_kv_heads: 4, head_dim: 8,\n"
+    "        ffn_width: 40, n_experts: 8, router_jitter: 0.3, router_aux_coef: 0.05, vocab: 65,\n"
+    "        max_seq: 32, attn_bias: true, head_bias: true, rope_scaling: longrope,\n"
+    "        rope_original_max_seq: 16, rope_short_factor: [1, 1, 2, 2], rope_short_mscale: 1.1,\n"
+    "        rope_long_factor: [1, 2, 4, 8], rope_long_mscale: 1.2}\n";
 /* Heads of 12 channels, 4 of them rotated, and of 8 of values; a token's experts are of 2 groups.
  */
 static const char model_deepseek3[] =
@@ -325,6 +332,20 @@ static void qwen3_moe_gradients(void **state)
     gradients_over(model_qwen3_moe, meshes, DH_COUNTOF(meshes));
 }
 
+/* Every bias moves: that of logits is split over a vocabulary that does not divide. */
+static void phimoe_gradients(void **state)
+{
+    static const mesh meshes[] = {
+        {"cp: 2, pp: 2", "sequential"},
+        {"dp: 4, ep: 2, tp: 2, zero: 1", "sequential"},
+        {"dp: 2, ep: 2, tp: 2, cp: 2, expert_tp: 1", "sequential"},
+        {"tp: 4, sequence: false, pp: 2, schedule: zb-h1", "intra-batch"},
+        {"dp: 2, ep: 2, tp: 2, pp: 2, schedule: dhelix-w, zero: 1", "dhelix"},
+        {"dp: 2, zero: 3, tp: 2", "sequential"},
+    };
+    gradients_over(model_phimoe, meshes, DH_COUNTOF(meshes));
+}
+
 /* Latent channels of which every rank makes some, rotated channels that all heads share, experts of
  * every token beside those that are chosen. */
 static void deepseek3_gradients(void **state)
@@ -546,7 +567,7 @@ int main(void)
         cmocka_unit_test(domino_gradients),      cmocka_unit_test(window_gradients),
         cmocka_unit_test(packed_gradients),      cmocka_unit_test(linear_gradients),
         cmocka_unit_test(adapter_gradients),     cmocka_unit_test(deepseek3_gradients),
-        cmocka_unit_test(layer_kinds_gradients),
+        cmocka_unit_test(layer_kinds_gradients), cmocka_unit_test(phimoe_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

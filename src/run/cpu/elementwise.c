@@ -145,6 +145,21 @@ static double yarn_frequency(const dh_rope *rope, int64_t D, int64_t i, double f
     return slow * frequency / rope->factor + (1 - slow) * frequency;
 }
 
+void dh_k_longrope_table(const dh_rope *rope, const dh_longrope *l, int64_t max_pos, int64_t D,
+                         float *table)
+{
+    const bool is_long = max_pos > rope->original_max_seq;
+    const double *factors = is_long ? l->long_factors.at : l->short_factors.at;
+    const double magnitude = is_long ? l->long_mscale : l->short_mscale;
+    for (int64_t i = 0; i < D / 2; i++) {
+        const double frequency = pow(rope->theta, -2.0 * (double)i / (double)D) / factors[i];
+        for (int64_t pos = 0; pos < max_pos; pos++) {
+            table[pos * D + i] = (float)(magnitude * cos((double)pos * frequency));
+            table[pos * D + D / 2 + i] = (float)(magnitude * sin((double)pos * frequency));
+        }
+    }
+}
+
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table)
 {
     const int64_t half = D / 2;

@@ -114,7 +114,10 @@ dh_status dh_cpu_prepare_rope(dh_ctx *ctx, const dh_graph *g, const dh_op *op, u
     const int64_t n = d->max_seq * d->head_dim;
     float *table = malloc((size_t)(d->nth ? 2 * n : n) * sizeof *table);
     if (!table) return dh_no_memory(ctx);
-    dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
+    if (d->rope.scaling == DH_ROPE_SCALING_LONGROPE)
+        dh_k_longrope_table(&d->rope, &d->longrope, d->max_seq, d->head_dim, table);
+    else
+        dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
     if (d->nth) dh_k_rope_table(&d->rope_nth, d->max_seq, d->head_dim, table + n);
     *state = table;
     return DH_OK;

@@ -53,6 +53,10 @@ dh_status dh_cpu_run_router(dh_ctx *ctx, const dh_call *c)
         const dh_grouped_router r = groups_of(c, out_tensor(c, 1), weights);
         dh_k_router_groups_fwd(&r, logits->dtype, c->in[0], c->in[1], c->out[1], c->out[2],
                                c->out[0]);
+    } else if (c->graph->dims.sparsemixer) {
+        dh_k_router_mix_fwd(logits->dtype, logits->shape[0], logits->shape[1],
+                            c->graph->dims.router_jitter, c->in[0], c->out[1], c->out[2],
+                            c->out[0]);
     } else {
         run_softmax_router(c);
     }
@@ -92,6 +96,12 @@ dh_status dh_cpu_run_router_grad(dh_ctx *ctx, const dh_call *c)
     if (c->graph->dims.n_groups) {
         const dh_grouped_router r = groups_of(c, probs, weights);
         dh_k_router_groups_bwd(&r, dtype, c->in[1], c->in[2], c->in[0], c->out[0]);
+        return DH_OK;
+    }
+    if (c->graph->dims.sparsemixer) {
+        dh_k_router_mix_bwd(dtype, probs->shape[0], probs->shape[1], c->graph->dims.router_jitter,
+                            c->in[5], c->in[1], c->in[2], c->in[0], c->in[4], c->op->rows,
+                            c->graph->dims.aux_scale, c->out[0]);
         return DH_OK;
     }
     if (c->graph->dims.topk_plain) {

@@ -169,6 +169,10 @@ void dh_k_softcap_bwd(dh_dtype dtype, int64_t n, float c, const void *dy, const 
 /* table [max_pos, 2, D/2] = cos, then sin, of pos * frequency, computed in float64. Frequency i is
  * theta^(-2i/D), scaled as in HF's "linear" or "llama3"; theta 0 gives 0. */
 void dh_k_rope_table(const dh_rope *rope, int64_t max_pos, int64_t D, float *table);
+/* The same for longrope: frequency i is divided by factor i, and all is multiplied by mscale. Which
+ * factors and mscale: short ones up to rope->original_max_seq positions, else long ones. */
+void dh_k_longrope_table(const dh_rope *rope, const dh_longrope *longrope, int64_t max_pos,
+                         int64_t D, float *table);
 /* Rotates the q and k parts of packed rows [N,(H+2KV)D] by row_pos [N]. NULL: by n mod T.
  * Halves (i, i + D/2) form a pair (HF). v is copied. inverse rotates back (gradient).
  * In place. */
@@ -377,6 +381,18 @@ void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
 void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                            const int32_t *experts, const float *dweights, const double *counts,
                            int64_t rows, double aux_coef, void *dlogits);
+/* Sparsemixer (Liu et al. 2023, arXiv 2310.00811) without its draws, as Transformers computes
+ * Phi-3.5-MoE outside training: probs as above, and the two experts with the largest logits (ties:
+ * lower index), E of 2 or more. The weight of the first is its part of a softmax over experts whose
+ * logit s is near the largest one, m: m - s <= 2 jitter max(|s|, m). That of the second likewise,
+ * without the first. */
+void dh_k_router_mix_fwd(dh_dtype dtype, int64_t N, int64_t E, double jitter, const void *logits,
+                         float *probs, int32_t *experts, float *weights);
+/* dlogits: the gradient of both softmaxes, plus that of the balancing loss. Which experts are chosen
+ * or near has none. */
+void dh_k_router_mix_bwd(dh_dtype dtype, int64_t N, int64_t E, double jitter, const void *logits,
+                         const float *probs, const int32_t *experts, const float *dweights,
+                         const double *counts, int64_t rows, double aux_coef, void *dlogits);
 /* DeepSeek V3's router (arXiv 2412.19437, 2.1.2): probs [N,E] = sigmoid(logits).
  *   1. Experts are in n_groups. A group's score is the sum of its two largest probs + bias.
  *   2. The top_groups groups with the largest scores stay.

@@ -125,6 +125,85 @@ void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, 
                       counts, aux_factor, at(dtype, dlogits, n * E));
 }
 
+/* ---- sparsemixer ----------------------------------------------------------------------- */
+
+enum { MIXED = 2 }; /* experts of a token */
+
+/* A row's softmax over logits near `max`, without the expert `other` (-1: with all). */
+typedef struct near_row {
+    dh_dtype dtype;
+    const void *logits;
+    int64_t E, other, best; /* best: the expert with the largest logit */
+    float max, threshold;
+    double sum; /* of exp(logit - max) over the near ones */
+} near_row;
+
+static double near_exp(const near_row *r, int64_t e)
+{
+    const float s = element(r->dtype, r->logits, e);
+    const bool far = r->max - s > r->threshold * fmaxf(fabsf(s), r->max);
+    return e == r->other || far ? 0 : exp((double)s - (double)r->max);
+}
+
+static near_row near_of(dh_dtype dtype, int64_t E, double jitter, const void *logits, int64_t other)
+{
+    near_row r = {dtype, logits, E, other, -1, -INFINITY, (float)(2 * jitter), 0};
+    for (int64_t e = 0; e < E; e++)
+        if (e != other && (r.best < 0 || element(dtype, logits, e) > r.max)) {
+            r.best = e;
+            r.max = element(dtype, logits, e);
+        }
+    for (int64_t e = 0; e < E; e++) r.sum += near_exp(&r, e);
+    return r;
+}
+
+void dh_k_router_mix_fwd(dh_dtype dtype, int64_t N, int64_t E, double jitter, const void *logits,
+                         float *probs, int32_t *experts, float *weights)
+{
+#pragma omp parallel for schedule(static) if (N * E >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++) {
+        int64_t other = -1;
+        softmax(dtype, E, const_at(dtype, logits, n * E), probs + n * E);
+        for (int64_t j = 0; j < MIXED; j++) {
+            const near_row r = near_of(dtype, E, jitter, const_at(dtype, logits, n * E), other);
+            other = r.best;
+            experts[n * MIXED + j] = (int32_t)r.best;
+            weights[n * MIXED + j] = (float)(near_exp(&r, r.best) / r.sum);
+        }
+    }
+}
+
+/* Of a weight w that is p(own): dL/dlogit_e = dw w ([e is own] - p(e)). */
+static double mix_gradient(const near_row *r, int64_t own, float dweight, int64_t e)
+{
+    const double w = near_exp(r, own) / r->sum;
+    return (double)dweight * w * ((e == own ? 1 : 0) - near_exp(r, e) / r->sum);
+}
+
+void dh_k_router_mix_bwd(dh_dtype dtype, int64_t N, int64_t E, double jitter, const void *logits,
+                         const float *probs, const int32_t *experts, const float *dweights,
+                         const double *counts, int64_t rows, double aux_coef, void *dlogits)
+{
+    const double aux_factor = aux_coef * (double)E / ((double)rows * (double)rows);
+#pragma omp parallel for schedule(static) if (N * E >= PARALLEL_MIN)
+    for (int64_t n = 0; n < N; n++) {
+        const int32_t *own = experts + n * MIXED;
+        const void *row = const_at(dtype, logits, n * E);
+        const near_row first = near_of(dtype, E, jitter, row, -1),
+                       second = near_of(dtype, E, jitter, row, own[0]);
+        const float *dw = dweights + n * MIXED, *p = probs + n * E;
+        double dot = 0;
+        for (int64_t e = 0; e < E; e++) dot += p[e] * (aux_factor * counts[e]);
+        for (int64_t e = 0; e < E; e++)
+            set_element(dtype, dlogits, n * E + e,
+                        (float)(p[e] * (aux_factor * counts[e] - dot) +
+                                mix_gradient(&first, own[0], dw[0], e) +
+                                mix_gradient(&second, own[1], dw[1], e)));
+    }
+}
+
+/* ---- sums and load-balancing loss ------------------------------------------------------- */
+
 void dh_k_router_sums(int64_t N, int64_t E, int64_t top_k, const float *probs,
                       const int32_t *experts, double *counts, double *prob_sums)
 {

@@ -349,6 +349,9 @@ static void run_router(dh_cuda_stream stream, const dh_call *c)
         const dh_grouped_router r = groups_of(c, out_tensor(c, 1), weights);
         dh_cuda_router_groups_fwd(stream, &r, logits->dtype, c->in[0], c->in[1], c->out[1],
                                   c->out[2], c->out[0]);
+    } else if (c->graph->dims.sparsemixer) {
+        dh_cuda_router_mix_fwd(stream, logits->dtype, N, E, c->graph->dims.router_jitter, c->in[0],
+                               c->out[1], c->out[2], c->out[0]);
     } else {
         run_softmax_router(stream, c);
     }
@@ -381,6 +384,12 @@ static void run_router_grad(dh_cuda_stream stream, const dh_call *c)
         const dh_grouped_router r = groups_of(c, probs, weights);
         dh_cuda_router_groups_bwd(stream, &r, out_tensor(c, 0)->dtype, c->in[1], c->in[2], c->in[0],
                                   c->out[0]);
+        return;
+    }
+    if (d->sparsemixer) {
+        dh_cuda_router_mix_bwd(stream, out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1],
+                               d->router_jitter, c->in[5], c->in[1], c->in[2], c->in[0], c->in[4],
+                               c->op->rows, d->aux_scale, c->out[0]);
         return;
     }
     dh_cuda_router_bwd(stream, out_tensor(c, 0)->dtype, probs->shape[0], probs->shape[1],

@@ -33,7 +33,10 @@ void dh_cuda_write_rope(const dh_graph *g, const dh_op *op, void *image)
 {
     const dh_dims *d = &g->dims;
     float *table = image;
-    dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
+    if (d->rope.scaling == DH_ROPE_SCALING_LONGROPE)
+        dh_k_longrope_table(&d->rope, &d->longrope, d->max_seq, d->head_dim, table);
+    else
+        dh_k_rope_table(&d->rope, d->max_seq, d->head_dim, table);
     if (d->nth)
         dh_k_rope_table(&d->rope_nth, d->max_seq, d->head_dim, table + d->max_seq * d->head_dim);
 }

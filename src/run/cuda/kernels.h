@@ -281,6 +281,13 @@ void dh_cuda_router_groups_bwd(dh_cuda_stream stream, const dh_grouped_router *r
 void dh_cuda_router_groups_sums(dh_cuda_stream stream, int64_t N, int64_t E, int64_t top_k,
                                 const float *scores, const int32_t *experts, double *counts,
                                 double *prob_sums);
+void dh_cuda_router_mix_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E,
+                            double jitter, const void *logits, float *probs, int32_t *experts,
+                            float *weights);
+void dh_cuda_router_mix_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E,
+                            double jitter, const void *logits, const float *probs,
+                            const int32_t *experts, const float *dweights, const double *counts,
+                            int64_t rows, double aux_coef, void *dlogits);
 void dh_cuda_router_load(dh_cuda_stream stream, int64_t n, int64_t E, const int32_t *experts,
                          float *load, bool accumulate);
 /* By the rate of scalars; nothing where norm [2] is not finite. */

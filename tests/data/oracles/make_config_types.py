@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 OUT = Path(__file__).resolve().parent.parent / "config_types.json"
 FAMILIES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "olmo3", "smollm3", "gemma2",
-            "gemma3_text", "deepseek_v3"]
+            "gemma3_text", "deepseek_v3", "phimoe"]
 KINDS = {"int": "integer", "float": "real", "bool": "boolean", "str": "string", "None": "null", "list": "array",
          "dict": "object", "RopeParameters": "object"}
 # Read by the base class or by a class's __post_init__, and declared by none.
@@ -57,7 +57,8 @@ def main():
     table = {name: types_of(name) for name in FAMILIES}
     rope = typing.get_type_hints(RopeParameters)
     table["rope"] = {key: " ".join(kinds(annotation)) for key, annotation in sorted(rope.items())}
-    table["rope"] |= {"mscale": "real", "mscale_all_dim": "real"}  # described there, and not declared
+    # described there, and not declared; phimoe's own
+    table["rope"] |= {key: "real" for key in ("mscale", "mscale_all_dim", "short_mscale", "long_mscale")}
     table["transformers"] = transformers.__version__
     OUT.write_text(json.dumps(table, indent=1) + "\n")
 

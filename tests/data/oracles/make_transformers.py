@@ -4,7 +4,8 @@
 
 writes tests/data/weights/tiny-NAME (config.json, model.safetensors as Transformers names and stores
 them) and tests/data/oracles/torch/NAME_tiny.safetensors: tokens, logits, loss, every gradient, ten
-AdamW steps, weights after. Made with torch 2.15 and transformers 5.23 (CPU).
+AdamW steps, weights after. Made with torch 2.15 and transformers 5.23 (CPU); phimoe with torch 2.6 and
+transformers 4.51, which has a module an expert.
 """
 import math
 import sys
@@ -23,6 +24,14 @@ DATA = Path(__file__).resolve().parent.parent
 SIZES = dict(vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
              attn_implementation="eager", pad_token_id=None, bos_token_id=None, eos_token_id=None)
+
+
+def longrope(first_training):
+    """Of heads of 8 channels."""
+    return dict(type="longrope", short_factor=[1.0, 1.25, 2.5, 4.0], long_factor=[1.5, 3.0, 7.0, 20.0],
+                short_mscale=1.125, long_mscale=1.375, original_max_position_embeddings=first_training)
+
+
 MODELS = {
     "qwen2": dict(tie_word_embeddings=True),
     "phi3": dict(),
@@ -74,6 +83,11 @@ MODELS = {
                             num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.02,
                             decoder_sparse_step=2, mlp_only_layers=[0, 1],
                             experts_implementation="eager"),
+    # Sequences of the first training's length, and longer ones; near scores of experts share weights.
+    "phimoe": dict(num_local_experts=6, attention_bias=True, lm_head_bias=True, router_jitter_noise=0.4,
+                   router_aux_loss_coef=0.02, rope_scaling=longrope(64)),
+    "phimoe-long": dict(num_local_experts=5, tie_word_embeddings=True, sliding_window=9,
+                        router_jitter_noise=0.25, router_aux_loss_coef=0.02, rope_scaling=longrope(8)),
 }
 CLASSES = {"qwen3_moe_normed": "qwen3_moe", "gemma3": "gemma3_text", "gemma3-window": "gemma3_text"}
 N_STEPS, BATCH, SEQ = 10, 2, 24
@@ -84,10 +98,12 @@ def build(name):
     kind = CLASSES.get(name, name.split("-")[0])
     config = transformers.AutoConfig.for_model(kind, **(SIZES | MODELS[name]))
     model = transformers.AutoModelForCausalLM.from_config(config).double()
+    if kind == "phimoe":  # whose training draws experts at random
+        model.eval()
     draw = torch.Generator().manual_seed(20261123)
     for key, p in weights_of(model).items():
         values = 0.08 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
-        one = "norm" in key and not name.startswith("gemma")  # whose norms add it themselves
+        one = "norm" in key and not key.endswith("bias") and not name.startswith("gemma")
         p.data = torch.from_numpy((values + one).numpy().astype(F32)).double()
     return config, model
 
@@ -136,8 +152,14 @@ def reference(model, tokens, targets):
         ce = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), targets.flatten())
         return out, ce, ce + model.config.router_aux_loss_coef * out.aux_loss if routed else ce
 
+    def differentiate(total):
+        """An expert that no token chose has a gradient of zeros."""
+        total.backward()
+        for p in names.values():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
     first, ce, total = loss()
-    total.backward()
+    differentiate(total)
     out = {"tokens": tokens.int(), "targets": targets.int(), "logits": first.logits,
            "loss_ce": ce.reshape(1)}
     if routed:
@@ -155,7 +177,7 @@ def reference(model, tokens, targets):
     for _ in range(N_STEPS):
         optimizer.zero_grad()
         _, ce, total = loss()
-        total.backward()
+        differentiate(total)
         optimizer.step()
         losses.append([ce.item(), total.item()])
     losses.append([each.item() for each in loss()[1:]])

@@ -1,5 +1,5 @@
-/* Routers whose weights are probabilities as they are, and DeepSeek V3's: sigmoids, groups of
- * experts, a bias where they are chosen. A thread a row, for experts are few. Reference:
+/* Routers whose weights are probabilities as they are, sparsemixer's, and DeepSeek V3's: sigmoids,
+ * groups of experts, a bias where they are chosen. A thread a row, for experts are few. Reference:
  * run/cpu/moe.c, run/cpu/moe_groups.c. */
 #include "run/cuda/kernels/device.cuh"
 
@@ -15,6 +15,108 @@ void dh_cuda_router_plain(dh_cuda_stream stream, int64_t N, int64_t E, int64_t t
 {
     launch(router_plain, flat_blocks(N * top_k), FLAT_THREADS, stream, N * top_k, E, top_k, probs,
            experts, weights);
+}
+
+/* ---- sparsemixer -------------------------------------------------------------------------------
+ */
+
+enum { MIXED = 2 }; /* experts of a token */
+
+/* A row's softmax over logits near `max`, without the expert `other` (-1: with all). */
+template <class T> struct near_row {
+    const T *logits;
+    int64_t E, other, best;
+    float max, threshold;
+    double sum;
+
+    DEVICE near_row(const T *logits_, int64_t E_, float threshold_, int64_t other_)
+        : logits(logits_), E(E_), other(other_), best(-1), max(-INFINITY), threshold(threshold_),
+          sum(0)
+    {
+        for (int64_t e = 0; e < E; e++)
+            if (e != other && (best < 0 || widen(logits[e]) > max)) {
+                best = e;
+                max = widen(logits[e]);
+            }
+        for (int64_t e = 0; e < E; e++) sum += of(e);
+    }
+
+    /* exp(logit - max), 0 where it is not near */
+    DEVICE double of(int64_t e) const
+    {
+        const float s = widen(logits[e]);
+        const bool far = max - s > threshold * fmaxf(fabsf(s), max);
+        return e == other || far ? 0 : exp((double)s - (double)max);
+    }
+
+    DEVICE double gradient(int64_t own, float dweight, int64_t e) const
+    {
+        const double w = of(own) / sum;
+        return (double)dweight * w * ((e == own ? 1 : 0) - of(e) / sum);
+    }
+};
+
+template <class T>
+__global__ void router_mix_fwd(int64_t N, int64_t E, float threshold, const T *logits, float *probs,
+                               int32_t *experts, float *weights)
+{
+    const int64_t n = first_of_grid();
+    if (n >= N) return;
+    float max = -INFINITY, sum = 0;
+    for (int64_t e = 0; e < E; e++) max = fmaxf(max, widen(logits[n * E + e]));
+    for (int64_t e = 0; e < E; e++) sum += probs[n * E + e] = expf(widen(logits[n * E + e]) - max);
+    for (int64_t e = 0; e < E; e++) probs[n * E + e] /= sum;
+    int64_t other = -1;
+    for (int64_t j = 0; j < MIXED; j++) {
+        const near_row<T> r(logits + n * E, E, threshold, other);
+        other = r.best;
+        experts[n * MIXED + j] = (int32_t)r.best;
+        weights[n * MIXED + j] = (float)(r.of(r.best) / r.sum);
+    }
+}
+
+void dh_cuda_router_mix_fwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E,
+                            double jitter, const void *logits, float *probs, int32_t *experts,
+                            float *weights)
+{
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(router_mix_fwd<T>, div_up(N, FLAT_THREADS), FLAT_THREADS, stream, N, E,
+               (float)(2 * jitter), (const T *)logits, probs, experts, weights);
+    });
+}
+
+template <class T>
+__global__ void router_mix_bwd(int64_t N, int64_t E, float threshold, const T *logits,
+                               const float *probs, const int32_t *experts, const float *dweights,
+                               const double *counts, double aux_factor, T *dlogits)
+{
+    const int64_t n = first_of_grid();
+    if (n >= N) return;
+    const int32_t *own = experts + n * MIXED;
+    const near_row<T> first(logits + n * E, E, threshold, -1),
+        second(logits + n * E, E, threshold, own[0]);
+    const float *dw = dweights + n * MIXED, *p = probs + n * E;
+    double dot = 0;
+    for (int64_t e = 0; e < E; e++) dot += (double)p[e] * (aux_factor * counts[e]);
+    for (int64_t e = 0; e < E; e++)
+        narrow((float)((double)p[e] * (aux_factor * counts[e] - dot) +
+                       first.gradient(own[0], dw[0], e) + second.gradient(own[1], dw[1], e)),
+               &dlogits[n * E + e]);
+}
+
+void dh_cuda_router_mix_bwd(dh_cuda_stream stream, dh_dtype dtype, int64_t N, int64_t E,
+                            double jitter, const void *logits, const float *probs,
+                            const int32_t *experts, const float *dweights, const double *counts,
+                            int64_t rows, double aux_coef, void *dlogits)
+{
+    const double aux_factor = aux_coef * (double)E / ((double)rows * (double)rows);
+    by_type(dtype, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        launch(router_mix_bwd<T>, div_up(N, FLAT_THREADS), FLAT_THREADS, stream, N, E,
+               (float)(2 * jitter), (const T *)logits, probs, experts, dweights, counts, aux_factor,
+               (T *)dlogits);
+    });
 }
 
 /* ---- groups ------------------------------------------------------------------------------------
