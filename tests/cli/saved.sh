@@ -32,7 +32,7 @@ print(*json.load(open(sys.argv[1]))[sys.argv[2]], end=" ")' "$saved/tokenizers/e
 done
 
 # A whole folder is evaluated, and exported with the ids that it came with.
-for family in qwen2 qwen3 qwen3_moe phi3 mistral olmo2 olmo3 smollm3 gemma2 gemma3 deepseek_v3; do
+for family in qwen2 qwen3 qwen3_moe phi3 phimoe mistral olmo2 olmo3 smollm3 gemma2 gemma3 deepseek_v3; do
     cp -r "$weights/tiny-$family" "$tmp/$family"
     cp "$saved/${family/gemma3/gemma3_text}/generation_config.json" "$tmp/$family/"
     cp "$saved"/tokenizers/Qwen2Tokenizer/* "$tmp/$family/"

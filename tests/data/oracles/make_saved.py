@@ -29,6 +29,7 @@ FAMILIES = {
     "qwen3": SIZES,
     "qwen3_moe": SIZES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
     "phi3": SIZES | dict(pad_token_id=0),
+    "phimoe": SIZES | dict(num_local_experts=4),
     "olmo2": SIZES,
     "olmo3": SIZES,
     "smollm3": SIZES,

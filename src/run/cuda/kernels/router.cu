@@ -28,33 +28,34 @@ template <class T> struct near_row {
     int64_t E, other, best;
     float max, threshold;
     double sum;
-
-    DEVICE near_row(const T *logits_, int64_t E_, float threshold_, int64_t other_)
-        : logits(logits_), E(E_), other(other_), best(-1), max(-INFINITY), threshold(threshold_),
-          sum(0)
-    {
-        for (int64_t e = 0; e < E; e++)
-            if (e != other && (best < 0 || widen(logits[e]) > max)) {
-                best = e;
-                max = widen(logits[e]);
-            }
-        for (int64_t e = 0; e < E; e++) sum += of(e);
-    }
-
-    /* exp(logit - max), 0 where it is not near */
-    DEVICE double of(int64_t e) const
-    {
-        const float s = widen(logits[e]);
-        const bool far = max - s > threshold * fmaxf(fabsf(s), max);
-        return e == other || far ? 0 : exp((double)s - (double)max);
-    }
-
-    DEVICE double gradient(int64_t own, float dweight, int64_t e) const
-    {
-        const double w = of(own) / sum;
-        return (double)dweight * w * ((e == own ? 1 : 0) - of(e) / sum);
-    }
 };
+
+template <class T> DEVICE double near_exp(const near_row<T> &r, int64_t e)
+{
+    const float s = widen(r.logits[e]);
+    const bool far = r.max - s > r.threshold * fmaxf(fabsf(s), r.max);
+    return e == r.other || far ? 0 : exp((double)s - (double)r.max);
+}
+
+template <class T>
+DEVICE near_row<T> near_of(int64_t E, float threshold, const T *logits, int64_t other)
+{
+    near_row<T> r = {logits, E, other, -1, -INFINITY, threshold, 0};
+    for (int64_t e = 0; e < E; e++)
+        if (e != other && (r.best < 0 || widen(logits[e]) > r.max)) {
+            r.best = e;
+            r.max = widen(logits[e]);
+        }
+    for (int64_t e = 0; e < E; e++) r.sum += near_exp(r, e);
+    return r;
+}
+
+template <class T>
+DEVICE double mix_gradient(const near_row<T> &r, int64_t own, float dweight, int64_t e)
+{
+    const double w = near_exp(r, own) / r.sum;
+    return (double)dweight * w * ((e == own ? 1 : 0) - near_exp(r, e) / r.sum);
+}
 
 template <class T>
 __global__ void router_mix_fwd(int64_t N, int64_t E, float threshold, const T *logits, float *probs,
@@ -68,10 +69,10 @@ __global__ void router_mix_fwd(int64_t N, int64_t E, float threshold, const T *l
     for (int64_t e = 0; e < E; e++) probs[n * E + e] /= sum;
     int64_t other = -1;
     for (int64_t j = 0; j < MIXED; j++) {
-        const near_row<T> r(logits + n * E, E, threshold, other);
+        const near_row<T> r = near_of(E, threshold, logits + n * E, other);
         other = r.best;
         experts[n * MIXED + j] = (int32_t)r.best;
-        weights[n * MIXED + j] = (float)(r.of(r.best) / r.sum);
+        weights[n * MIXED + j] = (float)(near_exp(r, r.best) / r.sum);
     }
 }
 
@@ -94,14 +95,15 @@ __global__ void router_mix_bwd(int64_t N, int64_t E, float threshold, const T *l
     const int64_t n = first_of_grid();
     if (n >= N) return;
     const int32_t *own = experts + n * MIXED;
-    const near_row<T> first(logits + n * E, E, threshold, -1),
-        second(logits + n * E, E, threshold, own[0]);
+    const near_row<T> first = near_of(E, threshold, logits + n * E, -1),
+                      second = near_of(E, threshold, logits + n * E, own[0]);
     const float *dw = dweights + n * MIXED, *p = probs + n * E;
     double dot = 0;
     for (int64_t e = 0; e < E; e++) dot += (double)p[e] * (aux_factor * counts[e]);
     for (int64_t e = 0; e < E; e++)
         narrow((float)((double)p[e] * (aux_factor * counts[e] - dot) +
-                       first.gradient(own[0], dw[0], e) + second.gradient(own[1], dw[1], e)),
+                       mix_gradient(first, own[0], dw[0], e) +
+                       mix_gradient(second, own[1], dw[1], e)),
                &dlogits[n * E + e]);
 }
 
