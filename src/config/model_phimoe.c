@@ -142,10 +142,19 @@ static dh_status check_factors(dh_ctx *ctx, const dh_model *m, const char *name,
     return DH_OK;
 }
 
+static bool has_factors(const dh_longrope *l)
+{
+    return l->short_factors.n || l->long_factors.n || l->short_mscale != 0 || l->long_mscale != 0;
+}
+
 static dh_status check_longrope(dh_ctx *ctx, const dh_model *m)
 {
     const dh_longrope *l = &m->longrope;
-    if (m->rope.scaling == DH_ROPE_SCALING_NONE) return DH_OK;
+    if (m->rope.scaling == DH_ROPE_SCALING_NONE)
+        return has_factors(l) ? dh_fail(ctx, DH_EINVAL,
+                                        "model rope scaling is none, and factors or mscale of "
+                                        "longrope are given: give model.rope_scaling=longrope")
+                              : DH_OK;
     if (m->rope.scaling != DH_ROPE_SCALING_LONGROPE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "model rope scaling is %s; the phimoe family has longrope or none",
@@ -174,9 +183,8 @@ static dh_status check_none(dh_ctx *ctx, const dh_model *m)
                        "model rope scaling is longrope, which is computed in the phimoe family "
                        "alone, not in %s",
                        dh_family_names[m->family]);
-    if (m->longrope.short_factors.n || m->longrope.long_factors.n ||
-        m->longrope.short_mscale != 0 || m->longrope.long_mscale != 0 || m->attn_bias ||
-        m->norm_bias || m->head_bias || m->sparsemixer || m->router_jitter != 0)
+    if (has_factors(&m->longrope) || m->attn_bias || m->norm_bias || m->head_bias ||
+        m->sparsemixer || m->router_jitter != 0)
         return dh_fail(ctx, DH_EINVAL,
                        "model attn_bias, norm_bias, head_bias, sparsemixer, router_jitter or "
                        "factors of longrope are given; the %s family has none of these",

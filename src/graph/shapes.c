@@ -55,6 +55,19 @@ static bool heads_are_known(const dh_dims *d)
            d->n_heads % d->n_kv_heads == 0;
 }
 
+static dh_status check_rope(dh_ctx *ctx, const dh_graph *g, uint32_t op)
+{
+    const dh_dims *d = &g->dims;
+    const dh_longrope *l = &d->longrope;
+    if (d->head_dim % 2 != 0 || d->max_seq <= 0)
+        return refuse(ctx, g, op, "dims need an even head_dim and max_seq");
+    if (d->rope.scaling == DH_ROPE_SCALING_LONGROPE &&
+        (l->short_factors.n != d->head_dim / 2 || l->long_factors.n != d->head_dim / 2))
+        return refuse(ctx, g, op,
+                      "dims need a short and a long factor for each pair of head_dim channels");
+    return DH_OK;
+}
+
 /* Packed rows are those of the dims' heads. */
 static dh_status check_heads(dh_ctx *ctx, const dh_graph *g, uint32_t op)
 {
@@ -65,10 +78,7 @@ static dh_status check_heads(dh_ctx *ctx, const dh_graph *g, uint32_t op)
     if (!heads_are_known(d) || packed->shape[1] != (d->n_heads + 2 * d->n_kv_heads) * d->head_dim)
         return refuse(ctx, g, op,
                       "a packed row has (n_heads + 2 n_kv_heads) head_dim columns by dims");
-    if (o->type == DH_OP_ROPE || o->type == DH_OP_ROPE_GRAD)
-        return d->head_dim % 2 == 0 && d->max_seq > 0
-                   ? DH_OK
-                   : refuse(ctx, g, op, "dims need an even head_dim and max_seq");
+    if (o->type == DH_OP_ROPE || o->type == DH_OP_ROPE_GRAD) return check_rope(ctx, g, op);
     if (o->in[grad ? 4 : 1] != DH_NONE)
         return refuse(ctx, g, op, "documents of a row (operand pos) come from a job's data alone");
     const dh_tensor *o_rows = &g->tensors.at[grad ? o->in[0] : o->out[0]];

@@ -147,6 +147,31 @@ static void dense_layers_are_checked(void **state)
     expect_all(cases, DH_COUNTOF(cases));
 }
 
+#define PHIMOE                                                                                     \
+    "model: {family: phimoe, n_layers: 1, width: 16, n_heads: 4, ffn_width: 8, vocab: 8, "
+static void longrope_needs_its_factors(void **state)
+{
+    static const char *const cases[][2] = {
+        {PHIMOE "rope_scaling: longrope, rope_original_max_seq: 8, rope_short_factor: [1, 2.5],\n"
+                "  rope_long_factor: \"1, 3\", rope_short_mscale: 1, rope_long_mscale: 1.5}\n",
+         NULL},
+        {PHIMOE "rope_scaling: longrope, rope_original_max_seq: 0, rope_short_factor: [1, 2.5],\n"
+                "  rope_long_factor: [1, 3], rope_short_mscale: 1, rope_long_mscale: 1.5}\n",
+         "original_max_seq is 0"},
+        {"model: {preset: phi-3.5-moe, rope_short_factor: [1, 0]}", "\"0\" is not valid"},
+        {"model: {preset: phi-3.5-moe, rope_short_factor: [1, x]}", "\"x\" is not valid"},
+        {"model: {preset: phi-3.5-moe, rope_long_factor: [1, 2]}",
+         "give model.rope_scaling=longrope"},
+        {"model: {preset: phi-3.5-moe, rope_scaling: longrope, rope_long_factor: [1, 2]}",
+         "rope_short_factor has 0 numbers"},
+        {"model: {preset: llama-tiny, rope_scaling: longrope}", "in the phimoe family alone"},
+        {"model: {preset: phi-3.5-moe, rope_scaling: yarn, rope_factor: 2}",
+         "model rope beta_slow"},
+        {"model: {preset: phi-3.5-moe, top_k: 1}", "chooses 2 experts"},
+    };
+    expect_all(cases, DH_COUNTOF(cases));
+}
+
 /* Times of stages stand for a model, and come back as they were. */
 static void stage_times_need_no_model(void **state)
 {
@@ -228,6 +253,7 @@ int main(void)
         cmocka_unit_test(linear_attention_has_its_own_limits),
         cmocka_unit_test(fp8_needs_bf16),
         cmocka_unit_test(dense_layers_are_checked),
+        cmocka_unit_test(longrope_needs_its_factors),
         cmocka_unit_test(stage_times_need_no_model),
         cmocka_unit_test(windows_are_shorter_than_sequences),
         cmocka_unit_test(degrees_are_derived_from_ranks),

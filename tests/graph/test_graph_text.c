@@ -118,6 +118,9 @@ static void numbers_read_back_exactly(void **state)
         if (!isfinite(1.0 / value)) continue;
         g->dims.rope.scaling = DH_ROPE_SCALING_LLAMA3;
         g->dims.rope.original_max_seq = (int64_t)(bits >> 1);
+        g->dims.longrope.long_factors.n = i % (DH_ROPE_MAX_PAIRS + 1);
+        for (int64_t k = 0; k < g->dims.longrope.long_factors.n; k++)
+            g->dims.longrope.long_factors.at[k] = k % 2 ? value : 1 / value;
         assert_reads_back(g);
     }
     dh_graph_destroy(g);

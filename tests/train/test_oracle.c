@@ -15,6 +15,7 @@
 #include "fixture.h"
 
 #include "train/params.h"
+#include "train/trained.h"
 
 enum { N_STEPS = 10 };
 
@@ -454,6 +455,26 @@ static void phimoe_matches(void **state)
     check_routed("phimoe-long_tiny", "tests/data/weights/tiny-phimoe-long");
 }
 
+/* With short factors throughout: up to the first training's 8 tokens, or the model's 64. */
+static void longrope_bounds_a_sampled_text(void **state)
+{
+    static const struct {
+        const char *path;
+        int64_t context;
+    } cases[] = {{"tests/data/weights/tiny-phimoe-long", 8},
+                 {"tests/data/weights/tiny-phimoe", 64},
+                 {"tests/data/weights/tiny-mistral", 64}};
+    for (size_t i = 0; i < DH_COUNTOF(cases); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_trained trained;
+        const dh_trained_spec spec = {
+            .path = cases[i].path, .tokenizer = "bytes", .micro_batch = 1, .decode = true};
+        assert_ok(&ctx, dh_trained_open(&ctx, &spec, &trained));
+        assert_int_equal(trained.session->spec.cache_len, cases[i].context);
+        dh_trained_close(&trained);
+    }
+}
+
 /* Small seeded models computed by Hugging Face's own classes (make_transformers.py). */
 static void families_match(void **state)
 {
@@ -650,7 +671,7 @@ int main(void)
         cmocka_unit_test(mixtral_matches), cmocka_unit_test(qwen3_moe_matches),
         cmocka_unit_test(phimoe_matches),  cmocka_unit_test(linear_llama_matches),
         cmocka_unit_test(families_match),  cmocka_unit_test(fp16_llama_matches),
-        cmocka_unit_test(adapters_match),
+        cmocka_unit_test(adapters_match),  cmocka_unit_test(longrope_bounds_a_sampled_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
