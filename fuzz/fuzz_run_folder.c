@@ -32,7 +32,8 @@ static void draw_figures(void)
     json_out out = {0};
     bool sequential;
     dh_figures figures;
-    const dh_status st = dh_figures_make(&ctx, runs, 1, 4, &figures);
+    const dh_figures_options four = {.max_ranks = 4};
+    const dh_status st = dh_figures_make(&ctx, runs, 1, &four, &figures);
     DH_CHECK(st == dh_html_run(&page, runs[0], 4, &out, &sequential), "refused alike: %s",
              ctx.message);
     for (size_t i = 0; st == DH_OK && i < figures.n; i++)

@@ -593,6 +593,45 @@ static PyObject *report(PyObject *module, PyObject *args)
     return nothing;
 }
 
+typedef struct figures_args {
+    texts sources, overrides;
+    const char *out, *cluster;
+    dh_figures_options how;
+} figures_args;
+
+static dh_status figures_work(dh_ctx *ctx, call *c)
+{
+    figures_args *a = c->args;
+    dh_cluster *cluster = NULL;
+    if (a->cluster) DH_TRY(dh_cluster_find(ctx, a->cluster, &cluster));
+    a->how.cluster = cluster;
+    a->how.overrides = a->overrides.at;
+    a->how.n_overrides = a->overrides.n;
+    const dh_status st =
+        dh_report_figures(ctx, a->sources.at, a->sources.n, &a->how, a->out, &c->out);
+    dh_cluster_destroy(cluster);
+    return st;
+}
+
+static PyObject *figures(PyObject *module, PyObject *args)
+{
+    PyObject *sources, *overrides, *text = NULL;
+    long long ranks;
+    figures_args a = {.out = NULL};
+    call c = {.work = figures_work, .args = &a};
+    if (!PyArg_ParseTuple(args, "OszzOL", &sources, &a.out, &a.how.figures, &a.cluster, &overrides,
+                          &ranks))
+        return NULL;
+    a.how.max_ranks = ranks;
+    if (!take_texts(sources, &a.sources)) return NULL;
+    if (take_texts(overrides, &a.overrides)) {
+        text = run(module, &c);
+        drop_texts(&a.overrides);
+    }
+    drop_texts(&a.sources);
+    return text;
+}
+
 /* ---- the module ----------------------------------------------------------------------------- */
 
 static PyObject *clusters(PyObject *module, PyObject *args)
@@ -648,6 +687,8 @@ static PyMethodDef methods[] = {
      "tokenize(files, tokenizer, text, output, text_field, special_tokens, chat_template, ids, "
      "train_bpe) -> JSON"},
     {"report", report, METH_VARARGS, "report(runs, out, baseline, ranks, traces)"},
+    {"figures", figures, METH_VARARGS,
+     "figures(sources, out, figures, cluster, overrides, ranks) -> JSON"},
     {"profile", profile, METH_VARARGS,
      "profile(job, out, samples, seconds, import, from_trace, progress) -> JSON"},
     {"end_calls", end_calls, METH_NOARGS, "end_calls(): stop what is under way; atexit"},

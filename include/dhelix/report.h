@@ -12,7 +12,9 @@
 #ifndef DHELIX_REPORT_H
 #define DHELIX_REPORT_H
 
+#include "dhelix/cluster.h"
 #include "dhelix/export.h"
+#include "dhelix/growable.h"
 #include "dhelix/status.h"
 
 #ifdef __cplusplus
@@ -38,6 +40,39 @@ typedef struct dh_report_options {
  * cost      time and memory proportional to the traces */
 DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                                  const dh_report_options *options, const char *path);
+
+typedef struct dh_figures_options {
+    const dh_cluster *cluster;    /* on which jobs are simulated; NULL: this machine */
+    const char *const *overrides; /* [n_overrides] of jobs, as dh_job_load takes them */
+    size_t n_overrides;
+    const char *figures; /* names of figures with commas between: only these; NULL: all */
+    /* Ranks of a source whose traces are drawn, spread evenly; 0: 64, and of a job the first rank of
+     * each pipeline stage. */
+    int64_t max_ranks;
+} dh_figures_options;
+
+/* Draws figures for papers: SVG files, and their numbers as CSV files. A source is one of these:
+ *   run folder        the figures of its page
+ *   one of its files  a trace (also a joined one), metrics.jsonl, summary.json, profile.json,
+ *                     oef.csv, table.json
+ *   JSON document     that `dhelix simulate`, its tables, and `dhelix tune` print
+ *   job               a path ending in .yaml, or a name of `dhelix list jobs`: a simulated step,
+ *                     the schedule, and pairs of a layer's operators
+ *   published table   a name of `dhelix list tables`: predicted and published
+ *
+ * The same sources give the same bytes.
+ * in        sources [n]: 1 to DH_REPORT_MAX_RUNS
+ *           out: a folder, which gets NAME.svg and NAME.csv of each figure; or FILE.svg for the only
+ *           figure, whose numbers become FILE.csv. The folder is made, and each file is replaced
+ *           as a whole.
+ * out       one object appended: "out", "figures" (names that were drawn) and "missing" (name and
+ *           reason of each figure that the sources might have and do not)
+ * errors    DH_EMISSING a source is nothing of the above; DH_EFORMAT a file does not say what it
+ *           should, with its place; DH_EINVAL an unknown figure, several figures for one file, or
+ *           a folder with files of a run; those of simulated jobs; DH_EIO; DH_ENOMEM */
+DH_API dh_status dh_report_figures(dh_ctx *ctx, const char *const *sources, size_t n,
+                                   const dh_figures_options *options, const char *out,
+                                   dh_str *json);
 
 /* Writes the traces of a run's ranks as one file, for Perfetto and for tools around PyTorch's
  * profiler.

@@ -30,7 +30,7 @@ from .errors import (
 )
 from .job import Job
 from .machines import calibrate, clusters, lists
-from .runs import convert, detokenize, evaluate, metrics, report, sample, tokenize
+from .runs import convert, detokenize, evaluate, figures, metrics, report, sample, tokenize
 
 __version__: str = _version()
 
@@ -55,6 +55,7 @@ __all__ = [
     "evaluate",
     "convert",
     "detokenize",
+    "figures",
     "lists",
     "metrics",
     "report",

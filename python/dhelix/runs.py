@@ -2,9 +2,10 @@
 
 import json
 import os
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 from . import _dhelix
+from ._settings import overrides_of
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -160,3 +161,26 @@ def report(
         written = os.path.join(names[0] if len(names) == 1 else ".", "report.html")
     _dhelix.report(names, written, None if baseline is None else _folder(baseline), ranks, traces is not None)
     return {"out": written, "runs": len(names)}
+
+
+def figures(
+    sources: Union[Path, Sequence[Path]],
+    out: Path = "figures",
+    *,
+    only: Union[str, Sequence[str], None] = None,
+    cluster: Optional[Path] = None,
+    overrides: Optional[Mapping[str, Any]] = None,
+    ranks: int = 0,
+) -> Dict[str, Any]:
+    """Draw figures for papers as SVG files, with their numbers as CSV files, in the folder ``out``.
+
+    A source is a run folder, one of its files, a JSON document that ``simulate``, ``table`` or ``tune`` gave, a job
+    file, or the name of a published job or table. A job is simulated on ``cluster`` with ``overrides``
+    (``{"strategy": "dhelix"}``). ``only`` are names of figures. Where there is one, ``out`` may be a file
+    ``NAME.svg``. Traces of at most ``ranks`` ranks are drawn (0: 64, and of a job the first of each pipeline stage).
+
+    The result has ``out``, ``figures``, the names that were drawn, and ``missing``: why others are not.
+    """
+    names = only if only is None or isinstance(only, str) else ",".join(only)
+    how = (names, _path(cluster), overrides_of(overrides or {}), ranks)
+    return json.loads(_dhelix.figures([_folder(source) for source in _paths(sources)], os.fspath(out), *how))

@@ -1,15 +1,12 @@
 /* dhelix report: a run, or several, as a page. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
-#include "cli/child.h"
 #include "cli/cli.h"
+#include "cli/figured.h"
 #include "cli/serve.h"
 #include "dhelix/report.h"
-#include "report/html/figures.h"
 
 typedef struct report_args {
     const char *out, *traces, *baseline, *svg;
@@ -118,86 +115,11 @@ static dh_status join_traces(dh_ctx *ctx, dh_cli *cli, const report_args *a)
     return say(ctx, cli, a->traces);
 }
 
-/* ---- figures --------------------------------------------------------------------------------- */
-
-/* The program writes to a file that it does not know by name. So it cannot make one again that was
- * removed because a signal ends this process. */
-static dh_status convert(dh_ctx *ctx, const char *svg, int out)
-{
-    const char *const words[] = {"rsvg-convert", "--format=pdf", "--", svg, NULL};
-    pid_t child;
-    int status;
-    const int why = dh_cli_spawn(words, out, &child);
-    if (why == ENOENT)
-        return dh_fail(ctx, DH_EMISSING,
-                       "--pdf runs the program rsvg-convert, which is not on PATH: install "
-                       "librsvg (package librsvg2-bin or librsvg2-tools)");
-    if (why) return dh_fail(ctx, DH_EIO, "cannot run rsvg-convert: %s", strerror(why));
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR)
-            return dh_fail(ctx, DH_EIO, "cannot wait for rsvg-convert: %s", strerror(errno));
-    if (WIFSIGNALED(status))
-        return dh_fail(ctx, DH_EIO, "rsvg-convert %s was killed by signal %d (%s)", svg,
-                       WTERMSIG(status), strsignal(WTERMSIG(status)));
-    if (WEXITSTATUS(status) == 0) return DH_OK;
-    return dh_fail(ctx, DH_EIO, "rsvg-convert %s ends with exit code %d", svg, WEXITSTATUS(status));
-}
-
-static dh_status write_pdf(dh_ctx *ctx, const char *dir, const char *name)
-{
-    dh_str svg = DH_STR_INIT, pdf = DH_STR_INIT;
-    dh_temporary made = DH_TEMPORARY_NONE;
-    dh_str_printf(&svg, "%s/%s.svg", dir, name);
-    dh_str_printf(&pdf, "%s/%s.pdf", dir, name);
-    dh_status st =
-        svg.failed || pdf.failed ? dh_no_memory(ctx) : dh_temporary_file(ctx, pdf.text, &made);
-    if (st == DH_OK) st = convert(ctx, svg.text, made.fd);
-    if (st == DH_OK) st = dh_temporary_commit(ctx, &made, pdf.text);
-    dh_temporary_drop(&made);
-    dh_str_fini(&svg);
-    dh_str_fini(&pdf);
-    return st;
-}
-
-static dh_status say_figures_json(dh_ctx *ctx, const char *dir, const dh_figures *figures)
-{
-    json_t *drawn = json_array(), *missing = json_object();
-    for (size_t i = 0; i < figures->n; i++) {
-        const dh_figure *f = &figures->at[i];
-        if (f->why[0])
-            json_object_set_new(missing, f->name, json_string(f->why));
-        else
-            json_array_append_new(drawn, json_string(f->name));
-    }
-    return dh_cli_print_json(
-        ctx, json_pack("{ss so so}", "out", dir, "figures", drawn, "missing", missing));
-}
-
-static dh_status say_figures(dh_ctx *ctx, const dh_cli *cli, const char *dir,
-                             const dh_figures *figures)
-{
-    dh_str text = DH_STR_INIT;
-    if (cli->json) return say_figures_json(ctx, dir, figures);
-    if (cli->quiet) return DH_OK;
-    for (size_t i = 0; i < figures->n; i++) {
-        const dh_figure *f = &figures->at[i];
-        dh_str_printf(&text, "%-11s %s%s%s\n", f->why[0] ? "not drawn" : "figure", f->name,
-                      f->why[0] ? ": " : "", f->why);
-    }
-    return dh_cli_print_str(ctx, &text);
-}
-
 static dh_status write_figures(dh_ctx *ctx, const dh_cli *cli, const report_args *a,
                                const char **runs)
 {
-    dh_figures figures;
-    DH_TRY(dh_figures_make(ctx, runs, cli->args.n, a->ranks, &figures));
-    dh_status st = dh_figures_write(ctx, &figures, a->svg);
-    for (size_t i = 0; a->pdf && st == DH_OK && i < figures.n; i++)
-        if (!figures.at[i].why[0]) st = write_pdf(ctx, a->svg, figures.at[i].name);
-    if (st == DH_OK) st = say_figures(ctx, cli, a->svg, &figures);
-    dh_figures_fini(&figures);
-    return st;
+    const dh_figures_options how = {.max_ranks = a->ranks};
+    return dh_cli_draw(ctx, cli, runs, &how, a->svg, a->pdf);
 }
 
 static dh_status serve(dh_ctx *ctx, dh_cli *cli, const report_args *a)
@@ -256,7 +178,8 @@ const dh_command dh_command_report = {
         "the page says how to get it.\n"
         "\n"
         "--svg writes these figures as files for papers. Several runs share the curves and the\n"
-        "shares of time; other figures have the run's number in their names.\n",
+        "shares of time; other figures have the run's number in their names. `dhelix plot` draws\n"
+        "them from other sources, too.\n",
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,
     .options = options,

@@ -17,12 +17,12 @@
 enum { EXIT_USAGE = 2 };
 
 static const dh_command *const commands[] = {
-    &dh_command_train,      &dh_command_launch,    &dh_command_check,   &dh_command_profile,
-    &dh_command_plan,       &dh_command_simulate,  &dh_command_tune,    &dh_command_sample,
-    &dh_command_eval,       &dh_command_tokenize,  &dh_command_convert, &dh_command_import,
-    &dh_command_export,     &dh_command_report,    &dh_command_verify,  &dh_command_validate,
-    &dh_command_calibrate,  &dh_command_run_graph, &dh_command_list,    &dh_command_help,
-    &dh_command_completion,
+    &dh_command_train,    &dh_command_launch,     &dh_command_check,     &dh_command_profile,
+    &dh_command_plan,     &dh_command_simulate,   &dh_command_tune,      &dh_command_sample,
+    &dh_command_eval,     &dh_command_tokenize,   &dh_command_convert,   &dh_command_import,
+    &dh_command_export,   &dh_command_report,     &dh_command_plot,      &dh_command_verify,
+    &dh_command_validate, &dh_command_calibrate,  &dh_command_run_graph, &dh_command_list,
+    &dh_command_help,     &dh_command_completion,
 };
 
 const dh_command *const *dh_commands(size_t *n)

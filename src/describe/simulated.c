@@ -354,7 +354,7 @@ static dh_status write_folder(dh_ctx *ctx, const dh_simulated_list *list, const 
     if (list->n_schedules > 1) dh_str_printf(&dir, "/%s", one->taken);
     if (list->n_strategies > 1) dh_str_printf(&dir, "/%s", one->strategy->name);
     dh_status st = dir.failed ? dh_no_memory(ctx)
-                              : dh_train_write_simulated(ctx, one->job, one->sim, dir.text);
+                              : dh_train_write_simulated(ctx, one->job, one->sim, dir.text, false);
     dh_str_fini(&dir);
     return st;
 }

@@ -108,12 +108,15 @@ static dh_status write_summary(dh_ctx *ctx, const dh_sim *sim, const char *dir)
 }
 
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
-                                   const char *dir)
+                                   const char *dir, bool few)
 {
     DH_TRY(dh_dir_create(ctx, dir));
     DH_TRY(dh_run_write_job(ctx, &resolved->job, dir));
     DH_TRY(dh_run_write_profile(ctx, resolved->profile, dir));
-    for (size_t k = 0; k < sim->n_classes; k++) DH_TRY(write_trace(ctx, &sim->ranks[k], dir));
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        const dh_sim_rank *r = &sim->ranks[k];
+        if (!few || k == 0 || r->stage != r[-1].stage) DH_TRY(write_trace(ctx, r, dir));
+    }
     return write_summary(ctx, sim, dir);
 }
 
@@ -161,7 +164,7 @@ dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_opti
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
     dh_status st = dh_train_simulate(ctx, resolved, &plain, &sim);
     if (st == DH_OK && options->dir)
-        st = dh_train_write_simulated(ctx, resolved, sim, options->dir);
+        st = dh_train_write_simulated(ctx, resolved, sim, options->dir, false);
     if (st == DH_OK) *result = result_of(sim);
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);

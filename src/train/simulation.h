@@ -58,9 +58,10 @@ dh_status dh_train_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim *s
 /* Writes the files that a run would leave in its folder: job.yaml, the profile of the costs,
  * summary.json with mean times over all ranks, and a trace-rankN.json for each simulated rank.
  *
+ * in        few: traces only of the first rank of each pipeline stage
  * errors    DH_EIO, DH_ENOMEM */
 dh_status dh_train_write_simulated(dh_ctx *ctx, const dh_resolved *resolved, const dh_sim *sim,
-                                   const char *dir);
+                                   const char *dir, bool few);
 
 #ifdef __cplusplus
 }

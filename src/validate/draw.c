@@ -70,6 +70,16 @@ static void open_chart(const dh_validation *v, double most, dh_str *out, chart *
     a->low = a->step * floor(a->low / a->step);
 }
 
+static void begin(const dh_validation *v, double width, double height, dh_str *out)
+{
+    dh_svg_begin(out, width, height, "");
+    dh_str_printf(out, "<title>");
+    dh_svg_put_whole(out, v->table->name);
+    dh_str_printf(out, ": ");
+    dh_svg_put_whole(out, v->table->doc);
+    dh_str_printf(out, "</title>");
+}
+
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* A box with the row's figures as its title. */
@@ -176,8 +186,8 @@ static void draw_bars(const dh_validation *v, dh_str *out)
             lines, put_words(NULL, 0, 0, width + GAP, v->rows[i].label, item_length(&v->rows[i])));
         x += width + GAP;
     }
-    dh_svg_begin(out, DH_MAX(x, LEFT + 120 + LETTER * (double)legend_letters(&c)),
-                 TOP + HIGH + 10 + LINE * lines, "");
+    begin(v, DH_MAX(x, LEFT + 120 + LETTER * (double)legend_letters(&c)),
+          TOP + HIGH + 10 + LINE * lines, out);
     dh_svg_put_axis(out, &c.axis, LEFT, x);
     double at = LEFT + GAP;
     for (size_t i = 0; i < v->n_rows; i = item_end(v, i)) {
@@ -225,8 +235,8 @@ static void draw_stacks(const dh_validation *v, dh_str *out)
     }
     open_chart(v, most * 1.001, out, &c);
     const double width = LEFT + GAP + item * (double)n;
-    dh_svg_begin(out, DH_MAX(width, LEFT + 120 + LETTER * (double)legend_letters(&c)),
-                 TOP + HIGH + 10 + 2 * LINE, "");
+    begin(v, DH_MAX(width, LEFT + 120 + LETTER * (double)legend_letters(&c)),
+          TOP + HIGH + 10 + 2 * LINE, out);
     dh_svg_put_axis(out, &c.axis, LEFT, width);
     double x = LEFT + GAP;
     for (size_t i = 0; i < v->n_rows; i = item_end(v, i), x += item) {
@@ -285,7 +295,7 @@ static void draw_dots(const dh_validation *v, dh_str *out)
     const double size = 300;
     const scale s = scale_of(v);
     const double ends[] = {s.low, s.high};
-    dh_svg_begin(out, LEFT + size + 40, TOP + size + 44, "");
+    begin(v, LEFT + size + 40, TOP + size + 44, out);
     dh_str_printf(out, "<path class=\"axis\" d=\"M%d %dV%.0fH%.0fM%d %.0fL%.0f %d\"/>", LEFT, TOP,
                   TOP + size, LEFT + size, LEFT, TOP + size, LEFT + size, TOP);
     for (int k = 0; k < 2; k++) {

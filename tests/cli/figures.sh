@@ -137,6 +137,102 @@ figures "$tmp/peak" "$tmp/peak/fig" memory
 figures "$tmp/ages" "$tmp/ages/fig" layer
 check 'the two that overlap longest' grep -q ',1,1,0,' "$tmp/ages/fig/layer.csv"
 
+# plot: the same figures from a folder, from its files, and from one file with the traces of all ranks.
+plot() { ok env TMPDIR="$tmp/made" "$dhelix" plot "$@"; }
+mkdir "$tmp/made"
+plot "$tmp/run" --svg "$tmp/plot/run" --quiet
+check 'plot draws what report draws' diff -r -x '*.pdf' "$tmp/fig" "$tmp/plot/run"
+ok "$dhelix" report "$tmp/run" --traces "$tmp/joined.json"
+for file in metrics.jsonl:loss summary.json:time oef.csv:pairs; do
+    plot "$tmp/run/${file%:*}" --svg "$tmp/plot/file" --quiet
+    same "$(cut -d, -f2- "$tmp/plot/file/${file#*:}.csv")" "$(cut -d, -f2- "$tmp/fig/${file#*:}.csv")" "${file%:*} by itself"
+done
+plot "$tmp/joined.json" --svg "$tmp/plot/joined" --json
+says '"timeline"'
+says '"layer": "no trace in which'
+check 'a trace is not said to lack curves' sh -c "! grep -q metrics '$tmp/out'"
+for name in timeline memory; do check "$name of joined traces" cmp "$tmp/fig/$name.csv" "$tmp/plot/joined/$name.csv"; done
+plot "$tmp/run/trace-rank1.json" --svg "$tmp/plot/one.svg" --figures timeline
+check 'one file by its name' sh -c "head -2 '$tmp/plot/one.csv' | tail -1 | grep -q '^1,' && grep -q '<svg' '$tmp/plot/one.svg'"
+plot "$tmp/one/table.json" --svg "$tmp/plot/table" --quiet
+figures "$tmp/one" "$tmp/plot/table" table
+
+# A job is simulated: its figures are those of the folder that simulate leaves, and the pairs of a layer.
+ok "$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --out "$tmp/simulated" --quiet
+plot "$tmp/strands.yaml" --cluster h100 --ranks 64 --svg "$tmp/plot/job" --quiet
+figures "$tmp/simulated" "$tmp/plot/job" timeline layer schedule plan memory
+plot "$tmp/strands.yaml" --cluster h100 --svg "$tmp/plot/few" --quiet --set strategy=sequential
+same "$(tail -n +2 "$tmp/plot/few/timeline.csv" | cut -d, -f1 | sort -u | wc -l)" 2 'a rank of each stage'
+ok python3 - "$tmp/plot/job" <<'EOF2'
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1] + "/pairs.csv")))
+talks = lambda name: name.split()[0] in ("all_gather", "reduce_scatter", "all_reduce")
+assert any(talks(r["forward"]) and not talks(r["backward"]) and float(r["effectiveness"]) > 0.3 for r in rows), rows
+assert all(float(r["effectiveness"]) == 0 for r in rows if talks(r["forward"]) == talks(r["backward"])), rows
+EOF2
+printf 'parallel: {pp: 2}\nstages: {forward_ms: 1, input_ms: 1, weight_ms: 1}\ntrain: {batch: 4, micro_batch: 1, seq_len: 8}\n' >"$tmp/timed.yaml"
+plot "$tmp/timed.yaml" --svg "$tmp/plot/timed" --json
+says '"plan"'
+check 'times in place of a model: the schedule alone' sh -c "! grep -q timeline '$tmp/out'"
+fails 1 'no cluster is called nowhere' "$dhelix" plot "$tmp/strands.yaml" --cluster nowhere --svg "$tmp/x"
+fails 1 'does not divide' env TMPDIR="$tmp/made" "$dhelix" plot "$tmp/strands.yaml" --cluster h100 --set parallel.tp=3 --svg "$tmp/x"
+fails 1 'would overwrite such files' env TMPDIR="$tmp/made" "$dhelix" plot "$tmp/strands.yaml" --cluster h100 --svg "$tmp/two"
+same "$(ls "$tmp/made")" '' 'no simulated folder is left'
+
+# What commands print as JSON: steps as bars, and where their time went.
+"$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --strategies sequential,flux,dhelix --json >"$tmp/steps.json" 2>/dev/null
+"$dhelix" tune "$tmp/strands.yaml" --cluster h100 --devices 8 --top 4 --verify 2 --strategies sequential --json >"$tmp/ranked.json" 2>/dev/null
+"$dhelix" simulate "$tmp/job.yaml" --table train.micro_batch=1,2 --json >"$tmp/cells.json"
+for name in steps ranked cells; do plot "$tmp/$name.json" --svg "$tmp/plot/$name" --quiet; done
+ok python3 - "$tmp" <<'EOF2'
+import csv, json, math, sys
+load = lambda name: json.load(open(f"{sys.argv[1]}/{name}.json"))
+rows = lambda name, file="table": list(csv.DictReader(open(f"{sys.argv[1]}/plot/{name}/{file}.csv")))
+near = lambda a, b: math.isclose(float(a), b, rel_tol=1e-8)
+steps = load("steps")["strategies"]
+assert [r["strategy"] for r in rows("steps")] == [s["strategy"] for s in steps] and len(steps) == 3
+assert all(near(r["step_ms"], s["step_ms"]) and r["fits"] == str(int(s["fits"])) for r, s in zip(rows("steps"), steps))
+for s in steps:
+    of = {r["part"]: float(r["ms"]) for r in rows("steps", "time") if r["run"] == s["strategy"]}
+    assert near(of["compute"], s["compute_ms"]) and near(sum(of[k] for k in s["exposed_by_ms"]), sum(s["exposed_by_ms"].values()))
+ranked = load("ranked")["ranked"]
+assert len(ranked) == 4
+for i, (r, s) in enumerate(zip(rows("ranked"), ranked)):
+    assert near(r["step_ms"], s.get("simulated_ms", s["estimated_ms"])) and r["configuration"].startswith(f"{i + 1}: ")
+    assert ("estimated" in r["configuration"]) == ("simulated_ms" not in s)
+assert [near(r["step_ms"], c["step_ms"]) for r, c in zip(rows("cells"), load("cells")["cells"])] == [True, True]
+EOF2
+
+# A published table, from the same rows as validate.
+plot zero-bubble --svg "$tmp/plot/published.svg" --quiet
+"$dhelix" validate zero-bubble --json >"$tmp/validate.json"
+ok python3 - "$tmp" <<'EOF2'
+import csv, json, math, sys, xml.etree.ElementTree as xml
+want = json.load(open(sys.argv[1] + "/validate.json"))[0]["rows"]
+rows = list(csv.DictReader(open(sys.argv[1] + "/plot/published.csv")))
+assert [r["row"] for r in rows] == [w["row"] for w in want] and rows
+assert all(math.isclose(float(r[k]), w[k], rel_tol=1e-8, abs_tol=1e-12) for r, w in zip(rows, want) for k in ("predicted", "published", "error"))
+assert xml.parse(sys.argv[1] + "/plot/published.svg").getroot().find("{http://www.w3.org/2000/svg}title").text.startswith("zero-bubble:")
+EOF2
+
+fails 1 'is not a folder, a file' "$dhelix" plot "$tmp/nowhere" --svg "$tmp/x"
+fails 1 'did you mean table' "$dhelix" plot "$tmp/run" --figures tabel --svg "$tmp/x"
+fails 1 'is one file, and there are' "$dhelix" plot "$tmp/run" --svg "$tmp/x.svg"
+fails 1 'nothing to draw: no table.json' "$dhelix" plot "$tmp/run" --figures table --svg "$tmp/x.svg"
+fails 1 'would overwrite such files' "$dhelix" plot "$tmp/one/table.json" --svg "$tmp/two/x.svg"
+fails 1 'bytes before .svg' "$dhelix" plot "$tmp/one/table.json" --svg "$tmp/.svg"
+echo '{"a": 1}' >"$tmp/other.json"
+fails 1 'no figure is drawn from this JSON document' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+echo '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "pid": 1}]}' >"$tmp/other.json"
+fails 1 'no instruction of dhelix' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+echo '{"cells": [1], "settings": []}' >"$tmp/other.json"
+fails 1 'other.json: one or two settings' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+echo '{"ranked": [{"settings": 3}, 5], "strategies": 7}' >"$tmp/other.json"
+fails 1 'other.json: one or two settings' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+echo '{"a": ' >"$tmp/other.json"
+fails 1 'other.json:2:' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+check 'no folder for what is not drawn' test ! -e "$tmp/x"
+
 # A document as deep as a parser goes is drawn from as it is.
 mkdir "$tmp/deep"
 python3 -c 'print("{\"steps\": 3, \"times\": {\"compute_ms\": 1}, \"x\":" + "[" * 2047 + "]" * 2047 + "}")' >"$tmp/deep/summary.json"

@@ -226,6 +226,9 @@ static void runs_without_pointers(void **state)
     REFUSED(dh_report_write(&ctx, runs, 1, NULL, NULL));
     REFUSED(dh_report_traces(&ctx, NULL, "a.json"));
     REFUSED(dh_report_traces(&ctx, "a", NULL));
+    REFUSED(dh_report_figures(&ctx, NULL, 1, NULL, "a", &out));
+    REFUSED(dh_report_figures(&ctx, runs, 1, NULL, NULL, &out));
+    REFUSED(dh_report_figures(&ctx, runs, 1, NULL, "a", NULL));
     dh_job_destroy(job);
 }
 

@@ -486,6 +486,32 @@ class Models(Test):
             self.assertNotIn("--", str(caught.exception))
 
 
+    def test_figures(self):
+        said = dhelix.figures(f"{self.run_folder}/", "drawn", only=["loss", "table"])
+        self.assertEqual((said["figures"], list(said["missing"])), (["loss"], ["table"]))
+        self.assertEqual(program("plot", self.run_folder, "--svg", "plotted", "--figures", "loss,table"), {**said, "out": "plotted"})
+        for ending in ("svg", "csv"):
+            theirs = pathlib.Path(f"plotted/loss.{ending}").read_bytes()
+            self.assertEqual(pathlib.Path(f"drawn/loss.{ending}").read_bytes(), theirs)
+        steps = dhelix.Job("model.yaml").simulate(cluster="a100", strategies=["sequential", "flux"])
+        pathlib.Path("steps.json").write_text(json.dumps(steps), encoding="utf-8")
+        self.assertEqual(dhelix.figures("steps.json", "bars.svg", only="table")["figures"], ["bars"])
+        self.assertTrue(pathlib.Path("bars.csv").exists())
+        job = dhelix.figures("model.yaml", "job", cluster="a100", overrides={"train": {"micro_batch": 1}})
+        self.assertIn("timeline", job["figures"])
+        for sources, how, error in (
+            ("nowhere", {}, dhelix.NotFound),
+            ([], {}, dhelix.InvalidInput),
+            (self.run_folder, {"only": "tabel"}, dhelix.InvalidInput),
+            (self.run_folder, {"out": "one.svg"}, dhelix.InvalidInput),
+            (self.run_folder, {"out": self.run_folder}, dhelix.InvalidInput),
+            ("model.yaml", {"overrides": {"train.micro_batch": []}}, dhelix.Error),
+        ):
+            with self.assertRaises(error) as caught:
+                dhelix.figures(sources, **{"out": "wrong", **how})
+            self.assertNotIn("--", str(caught.exception))
+
+
 class Package(unittest.TestCase):
     def test_is_documented_and_typed(self):
         functions = [f for name in dhelix.__all__ for f in [getattr(dhelix, name)] if inspect.isfunction(f)]

@@ -133,7 +133,7 @@ static void any_malloc_of_figures_may_fail(void **state)
         dh_figures figures;
         size_t bytes = 0;
         mallocs_left = n;
-        const dh_status st = dh_figures_make(&ctx, runs, 2, 0, &figures);
+        const dh_status st = dh_figures_make(&ctx, runs, 2, NULL, &figures);
         const bool struck = n < 0 || mallocs_left < 0;
         mallocs_left = -1;
         for (size_t i = 0; st == DH_OK && i < figures.n; i++) {

@@ -3,16 +3,7 @@
 #define DH_REPORT_HTML_FIGURE_H
 
 #include "report/html/figures.h"
-#include "report/html/trace.h"
-
-typedef struct figured_run {
-    dh_run_folder folder;
-    traces traces;     /* on one clock; without ranks: there is no trace */
-    json_t *kinds;     /* of them, an array; NULL without a trace */
-    json_t *data;      /* the run's object in the page's data, without the trace. Documents that
-                          may be nested as deep as a parser goes are as they were read. */
-    const char *label; /* for people */
-} figured_run;
+#include "report/html/source.h"
 
 /* Each appends to f->svg and f->csv. False: the runs have no data for it, and nothing is appended;
  * f->why may say more. Running out of memory shows in the texts. Figures of one run take n = 1. */
@@ -20,6 +11,7 @@ bool figure_metric(const figured_run *runs, size_t n, dh_figure *f); /* f->name 
 bool figure_time(const figured_run *runs, size_t n, dh_figure *f);
 bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f);
 bool figure_table(const figured_run *runs, size_t n, dh_figure *f);
+bool figure_validation(const figured_run *runs, size_t n, dh_figure *f);
 /* figure_trace.c: from the traces, and the plan */
 bool figure_timeline(const figured_run *runs, size_t n, dh_figure *f);
 bool figure_layer(const figured_run *runs, size_t n, dh_figure *f);

@@ -7,6 +7,7 @@
 #include "base/csv.h"
 #include "report/html/chart.h"
 #include "report/html/figure.h"
+#include "validate/draw.h"
 
 static const json_t *get(const json_t *value, const char *key)
 {
@@ -124,10 +125,9 @@ static double or_zero(double value)
     return isfinite(value) ? value : 0;
 }
 
-/* Milliseconds of each part. False: the summary does not say. */
-static bool shares_of(const json_t *summary, double ms[N_PART])
+/* Milliseconds of each part of a step, from times of `steps` steps. False: they are not known. */
+static bool shares_of(const json_t *times, double steps, double ms[N_PART])
 {
-    const json_t *times = get(summary, "times");
     if (!json_is_number(get(times, "compute_ms"))) return false;
     ms[COMPUTE] = number(get(times, "compute_ms"));
     for (int i = FIRST_CAUSE; i < BUBBLE; i++)
@@ -135,50 +135,77 @@ static bool shares_of(const json_t *summary, double ms[N_PART])
     ms[BUBBLE] = or_zero(number(get(times, "bubble_ms")));
     ms[PARTNERS] = or_zero(number(get(times, "partners_ms")));
     ms[IDLE] = or_zero(number(get(times, "idle_ms"))) - ms[BUBBLE] - ms[PARTNERS];
-    const double steps = or_zero(number(get(summary, "steps")));
-    for (int i = 0; i < N_PART; i++) ms[i] = DH_MAX(ms[i], 0) / DH_MAX(steps - 1, 1);
+    for (int i = 0; i < N_PART; i++) ms[i] = DH_MAX(ms[i], 0) / DH_MAX(steps, 1);
     return true;
+}
+
+/* A mean step of a run, or a simulated one of a table. */
+typedef struct bar {
+    const char *label;
+    double ms[N_PART];
+} bar;
+typedef DH_VEC(bar) bars;
+
+static void add_bars(const figured_run *run, bars *all, dh_figure *f)
+{
+    const json_t *summary = get(run->data, "summary"), *table = get(run->data, "table");
+    const json_t *cells = get(table, "cells");
+    const json_t *names = get(json_array_get(get(table, "settings"), 0), "values");
+    bar one = {.label = run->label};
+    if (shares_of(get(summary, "times"), or_zero(number(get(summary, "steps"))) - 1, one.ms))
+        f->svg.failed |= !dh_vec_push(all, one);
+    for (size_t i = 0; (run->from & FROM_SUMMARY) && i < json_array_size(cells); i++) {
+        one.label = json_string_value(json_array_get(names, i));
+        if (one.label && shares_of(json_array_get(cells, i), 1, one.ms))
+            f->svg.failed |= !dh_vec_push(all, one);
+    }
 }
 
 static void say_part(const void *user, size_t item, dh_str *title)
 {
-    const double(*ms)[N_PART] = user;
+    const bars *all = user;
     dh_str_printf(title, "%s: %.4g ms", parts[item % N_PART].text,
-                  ms[item / N_PART][item % N_PART]);
+                  all->at[item / N_PART].ms[item % N_PART]);
+}
+
+/* The parts of a bar, one after the other, in a row of its own. */
+static void add_parts(const bars *all, size_t i, chart_spans *s, dh_figure *f)
+{
+    const chart_row row = {.name = all->at[i].label, .apart = true};
+    double at = 0;
+    f->svg.failed |= !dh_vec_push(&s->rows, row);
+    for (int k = 0; k < N_PART; k++) {
+        const double ms = all->at[i].ms[k];
+        const chart_span span = {.row = i,
+                                 .begin = at,
+                                 .end = at + ms,
+                                 .look = parts[k].look,
+                                 .item = i * N_PART + (size_t)k};
+        dh_csv_put(row.name, &f->csv);
+        dh_str_printf(&f->csv, ",%s", parts[k].key);
+        add_number(&f->csv, ms);
+        dh_str_append(&f->csv, "\n", 1);
+        if (!(ms > 0) || !chart_is_drawn(ms)) continue;
+        f->svg.failed |= !dh_vec_push(&s->spans, span);
+        at = span.end;
+    }
 }
 
 bool figure_time(const figured_run *runs, size_t n, dh_figure *f)
 {
-    double ms[DH_REPORT_MAX_RUNS][N_PART];
+    static const chart_text text = {"Where the time of a step went", "milliseconds of a step", ""};
+    bars all = {0};
     chart_entry entries[N_PART];
     chart_legend legend = {.at = entries};
-    chart_spans s = {.title_of = say_part, .user = ms};
-    for (size_t i = 0; i < n; i++) {
-        const chart_row row = {.name = runs[i].label, .apart = true};
-        double at = 0;
-        if (!shares_of(get(runs[i].data, "summary"), ms[i])) continue;
-        if (!s.rows.n) dh_str_printf(&f->csv, "run,part,ms\n");
-        f->svg.failed |= !dh_vec_push(&s.rows, row);
-        for (int k = 0; k < N_PART; k++) {
-            const chart_span span = {.row = s.rows.n - 1,
-                                     .begin = at,
-                                     .end = at + ms[i][k],
-                                     .look = parts[k].look,
-                                     .item = i * N_PART + (size_t)k};
-            dh_csv_put(runs[i].label, &f->csv);
-            dh_str_printf(&f->csv, ",%s", parts[k].key);
-            add_number(&f->csv, ms[i][k]);
-            dh_str_append(&f->csv, "\n", 1);
-            if (!(ms[i][k] > 0) || !chart_is_drawn(ms[i][k])) continue;
-            f->svg.failed |= !dh_vec_push(&s.spans, span);
-            at = span.end;
-        }
-    }
+    chart_spans s = {.title_of = say_part, .user = &all};
+    for (size_t i = 0; i < n; i++) add_bars(&runs[i], &all, f);
     for (int k = 0; k < N_PART; k++)
         entries[legend.n++] = (chart_entry){parts[k].text, parts[k].look};
-    const chart_text text = {"Where the time of a step went", "milliseconds of a step", ""};
-    const bool any = s.rows.n > 0;
-    if (any) chart_spans_draw(&text, &s, legend, &f->svg);
+    if (all.n) dh_str_printf(&f->csv, "run,part,ms\n");
+    for (size_t i = 0; i < all.n; i++) add_parts(&all, i, &s, f);
+    const bool any = all.n > 0;
+    if (any && !f->svg.failed) chart_spans_draw(&text, &s, legend, &f->svg);
+    dh_vec_fini(&all);
     dh_vec_fini(&s.rows);
     dh_vec_fini(&s.spans);
     return any;
@@ -260,7 +287,8 @@ static void add_cell(const json_t *cell, dh_str *csv)
     const char *reason = json_string_value(get(cell, "reason"));
     for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
         add_number(csv, number(get(cell, cell_numbers[k])));
-    dh_str_printf(csv, ",%s,", reason ? "" : json_is_true(get(cell, "fits")) ? "1" : "0");
+    const json_t *fits = reason ? NULL : get(cell, "fits"); /* nor without a device's memory */
+    dh_str_printf(csv, ",%s,", !fits ? "" : json_is_true(fits) ? "1" : "0");
     dh_csv_put(reason ? reason : "", csv);
     dh_str_append(csv, "\n", 1);
 }
@@ -295,5 +323,23 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
     if (!f->svg.failed) chart_bars(&text, &g.chart, &f->svg);
     dh_str_fini(&axis);
     grid_free(&g);
+    return true;
+}
+
+/* ---- published tables ------------------------------------------------------------------------ */
+
+bool figure_validation(const figured_run *runs, size_t n, dh_figure *f)
+{
+    const dh_validation *v = runs[0].validation;
+    if (n != 1 || !v) return false;
+    dh_validation_draw(v, &f->svg);
+    dh_str_printf(&f->csv, "row,predicted,published,error\n");
+    for (size_t i = 0; i < v->n_rows; i++) {
+        const dh_validation_row *r = &v->rows[i];
+        const double numbers[] = {r->predicted, r->published, r->error};
+        dh_csv_put(r->label, &f->csv);
+        for (size_t k = 0; k < DH_COUNTOF(numbers); k++) add_number(&f->csv, numbers[k]);
+        dh_str_append(&f->csv, "\n", 1);
+    }
     return true;
 }

@@ -8,56 +8,39 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_MAX_RANKS = 64 };
-
-/* Names of files, and what to do where there is nothing to draw. `each`: a figure for each run. */
+/* Names of files, and what to do where there is nothing to draw. from: any of these kinds of data
+ * may have it. each: a figure for each run. */
 static const struct {
     const char *name;
+    unsigned from;
     bool each;
     bool (*draw)(const figured_run *runs, size_t n, dh_figure *f);
     const char *missing;
 } rows[] = {
-    {"loss", false, figure_metric, "no metrics.jsonl: training writes it"},
-    {"learning-rate", false, figure_metric, "metrics.jsonl has none"},
-    {"gradient-norm", false, figure_metric, "metrics.jsonl has none"},
-    {"tokens-per-second", false, figure_metric, "metrics.jsonl has none"},
-    {"load-balancing-loss", false, figure_metric, "metrics.jsonl has none: no experts"},
-    {"time", false, figure_time, "no times in summary.json: only runs on several ranks have them"},
-    {"timeline", true, figure_timeline, "no trace: --set trace.step=N"},
-    {"layer", true, figure_layer, "no trace in which a layer's forward and a backward ran at once"},
-    {"schedule", true, figure_schedule, "no trace of micro-batches: --set trace.step=N"},
-    {"plan", true, figure_plan, "no schedule: job.yaml is absent, or its schedule cannot be made"},
-    {"memory", true, figure_memory, "no memory in a trace: --set trace.step=N"},
-    {"pairs", true, figure_pairs, "no profile.json with pairs and no oef.csv: dhelix profile"},
-    {"table", true, figure_table, "no table.json: dhelix simulate --table KEY=V1,V2 --out RUN"},
+    {"loss", FROM_METRICS, false, figure_metric, "no metrics.jsonl: training writes it"},
+    {"learning-rate", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
+    {"gradient-norm", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
+    {"tokens-per-second", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
+    {"load-balancing-loss", FROM_METRICS, false, figure_metric,
+     "metrics.jsonl has none: no experts"},
+    {"time", FROM_SUMMARY, false, figure_time,
+     "no times in summary.json: only runs on several ranks have them"},
+    {"timeline", FROM_TRACE, true, figure_timeline, "no trace: --set trace.step=N"},
+    {"layer", FROM_TRACE, true, figure_layer,
+     "no trace in which a layer's forward and a backward ran at once"},
+    {"schedule", FROM_TRACE, true, figure_schedule,
+     "no trace of micro-batches: --set trace.step=N"},
+    {"plan", FROM_JOB, true, figure_plan,
+     "no schedule: job.yaml is absent, or its schedule cannot be made"},
+    {"memory", FROM_TRACE, true, figure_memory, "no memory in a trace: --set trace.step=N"},
+    {"pairs", FROM_PAIRS, true, figure_pairs,
+     "no profile.json with pairs and no oef.csv: dhelix profile"},
+    {"table", FROM_TABLE, true, figure_table,
+     "no table.json: dhelix simulate --table KEY=V1,V2 --out RUN"},
+    {"validation", FROM_VALIDATION, true, figure_validation, "the source is no published table"},
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
-
-static dh_status read_run(dh_ctx *ctx, const char *path, int64_t max_ranks, figured_run *run)
-{
-    json_out out = {.comma = false};
-    json_error_t why;
-    run->folder = (dh_run_folder){
-        .path = path, .traces = &run->traces, .data = json_object(), .max_ranks = max_ranks};
-    dh_status st = run->folder.data ? dh_html_run_read(ctx, &run->folder, &out) : dh_no_memory(ctx);
-    if (st == DH_OK && out.text.failed) st = dh_no_memory(ctx);
-    if (st == DH_OK) st = dh_json_read(ctx, out.text.text, out.text.len, 0, &why, &run->data);
-    if (st == DH_OK && !run->data) st = dh_fail(ctx, DH_EFORMAT, "%s: %s", path, why.text);
-    if (st == DH_OK && json_object_update(run->data, run->folder.data) != 0) st = dh_no_memory(ctx);
-    if (st == DH_OK && run->traces.ranks.n) st = traces_kinds(ctx, &run->traces, &run->kinds);
-    dh_str_fini(&out.text);
-    return st;
-}
-
-static void free_run(figured_run *run)
-{
-    dh_job_destroy(run->folder.job);
-    json_decref(run->folder.data);
-    traces_fini(&run->traces);
-    json_decref(run->kinds);
-    json_decref(run->data);
-}
 
 static const char *name_of(const figured_run *run)
 {
@@ -76,6 +59,41 @@ static void label_runs(figured_run *runs, size_t n)
     for (size_t i = 0; same && i < n; i++) runs[i].label = name_of(&runs[i]);
 }
 
+/* Whether a list of names with commas between has this one. */
+static bool is_listed(const char *names, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = names; at; at = strchr(at, ','), at += at != NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == ',' || !at[n])) return true;
+    return false;
+}
+
+static dh_status check_names(dh_ctx *ctx, const char *names)
+{
+    const char *known[DH_COUNTOF(rows)];
+    char name[64];
+    for (size_t i = 0; i < DH_COUNTOF(rows); i++) known[i] = rows[i].name;
+    for (const char *at = names; at; at = strchr(at, ','), at += at != NULL) {
+        snprintf(name, sizeof name, "%.*s", (int)DH_MIN(strcspn(at, ","), sizeof name - 1), at);
+        bool found = false;
+        for (size_t i = 0; i < DH_COUNTOF(rows); i++) found |= strcmp(name, known[i]) == 0;
+        if (found) continue;
+        const char *near = dh_nearest(name, known, DH_COUNTOF(known));
+        return dh_fail(ctx, DH_EINVAL, "there is no figure \"%s\"; %s%s", name,
+                       near ? "did you mean "
+                            : "there are loss, time, timeline, schedule, table "
+                              "and others",
+                       near ? near : "");
+    }
+    return DH_OK;
+}
+
+/* A figure that was asked for by name is listed also where the source cannot have it. */
+static bool is_wanted(const char *names, size_t row, unsigned from)
+{
+    return names ? is_listed(names, rows[row].name) : (rows[row].from & from) != 0;
+}
+
 static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size_t n,
                           const char *end, dh_figures *figures)
 {
@@ -89,34 +107,47 @@ static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size
     return dh_no_memory(ctx);
 }
 
-static dh_status make_all(dh_ctx *ctx, const figured_run *runs, size_t n, dh_figures *figures)
+static dh_status make_all(dh_ctx *ctx, const figured_run *runs, size_t n, const char *names,
+                          dh_figures *figures)
 {
+    unsigned from = 0;
+    for (size_t i = 0; i < n; i++) from |= runs[i].from;
     for (size_t row = 0; row < DH_COUNTOF(rows); row++) {
+        if (!is_wanted(names, row, from)) continue;
         if (!rows[row].each) DH_TRY(make_one(ctx, row, runs, n, "", figures));
         for (size_t i = 0; rows[row].each && i < n; i++) {
             char end[16] = "";
             if (n > 1) snprintf(end, sizeof end, "-%d", (int)i + 1);
-            DH_TRY(make_one(ctx, row, &runs[i], 1, end, figures));
+            if (is_wanted(names, row, runs[i].from))
+                DH_TRY(make_one(ctx, row, &runs[i], 1, end, figures));
         }
     }
     return dh_json_is_whole() ? DH_OK : dh_no_memory(ctx);
 }
 
-dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
-                          dh_figures *figures)
+dh_status dh_figures_make(dh_ctx *ctx, const char *const *sources, size_t n,
+                          const dh_figures_options *options, dh_figures *figures)
 {
     figured_run own[DH_REPORT_MAX_RUNS] = {0};
     *figures = (dh_figures){0};
-    DH_NEEDS_LIST(ctx, runs, n);
-    if (n < 1 || n > DH_REPORT_MAX_RUNS)
-        return dh_fail(ctx, DH_EINVAL, "figures of %zu runs: 1 to %d", n, DH_REPORT_MAX_RUNS);
+    DH_NEEDS_LIST(ctx, sources, n);
+    DH_OR_DEFAULTS(dh_figures_options, options);
+    if (n < 1 || n > DH_REPORT_MAX_RUNS || options->max_ranks < 0)
+        return dh_fail(ctx, DH_EINVAL,
+                       "figures of %zu sources and %lld ranks: 1 to %d sources, and 0 ranks or "
+                       "more",
+                       n, (long long)options->max_ranks, DH_REPORT_MAX_RUNS);
+    DH_TRY(check_names(ctx, options->figures));
     dh_status st = DH_OK;
+    size_t n_opened = 0;
     dh_json_is_whole(); /* forgets documents that were made before */
-    for (size_t i = 0; st == DH_OK && i < n; i++)
-        st = read_run(ctx, runs[i], max_ranks ? max_ranks : DEFAULT_MAX_RANKS, &own[i]);
+    while (st == DH_OK && n_opened < n) {
+        st = figured_source_open(ctx, sources[n_opened], options, &own[n_opened]);
+        n_opened++;
+    }
     if (st == DH_OK) label_runs(own, n);
-    if (st == DH_OK) st = make_all(ctx, own, n, figures);
-    for (size_t i = 0; i < n; i++) free_run(&own[i]);
+    if (st == DH_OK) st = make_all(ctx, own, n, options->figures, figures);
+    for (size_t i = 0; i < n_opened; i++) figured_source_close(&own[i]);
     if (st != DH_OK) dh_figures_fini(figures);
     return st;
 }
@@ -127,6 +158,7 @@ void dh_figures_fini(dh_figures *figures)
         dh_str_fini(&figures->at[i].svg);
         dh_str_fini(&figures->at[i].csv);
     }
+    dh_str_fini(&figures->folder);
     dh_vec_fini(figures);
 }
 
@@ -154,14 +186,96 @@ static dh_status put(dh_ctx *ctx, const char *dir, const dh_figure *f)
     return dh_file_write_in(ctx, dir, name, &f->csv);
 }
 
-/* Names of figures as CSV files are also files of a run, but not those of its folders. */
-dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *dir)
+/* The only figure that is drawn, for an output that is one file. */
+static dh_status find_only(dh_ctx *ctx, dh_figures *figures, const char *file, dh_figure **only)
 {
+    dh_str names = DH_STR_INIT;
+    size_t n = 0;
+    for (size_t i = 0; i < figures->n; i++) {
+        dh_figure *f = &figures->at[i];
+        if (f->why[0]) continue;
+        dh_str_printf(&names, "%s%s", n ? ", " : "", f->name);
+        if (n++ == 0) *only = f;
+    }
+    dh_status st = DH_OK;
+    if (names.failed)
+        st = dh_no_memory(ctx);
+    else if (n == 0)
+        st = dh_fail(ctx, DH_EMISSING, "%s: there is nothing to draw: %s", file,
+                     figures->n ? figures->at[0].why : "no figure");
+    else if (n > 1)
+        st = dh_fail(ctx, DH_EINVAL,
+                     "%s is one file, and there are %zu figures (%s): name one, or "
+                     "give a folder",
+                     file, n, names.text);
+    dh_str_fini(&names);
+    return st;
+}
+
+/* FOLDER/NAME.svg: the figure gets the name. */
+static dh_status name_file(dh_ctx *ctx, dh_figures *figures, const char *file, dh_figure **only)
+{
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    const size_t n = strlen(name) - strlen(".svg");
+    DH_TRY(find_only(ctx, figures, file, only));
+    if (n < 1 || n >= sizeof(*only)->name)
+        return dh_fail(ctx, DH_EINVAL, "%s: a name of 1 to %zu bytes before .svg is wanted", file,
+                       sizeof(*only)->name - 1);
+    snprintf((*only)->name, sizeof(*only)->name, "%.*s", (int)n, name);
+    dh_str_printf(&figures->folder, "%.*s", slash ? (int)(slash - file) + (slash == file) : 1,
+                  slash ? file : ".");
+    return DH_OK;
+}
+
+/* Names of figures as CSV files are also files of a run, but not those of its folders. */
+dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out)
+{
+    const size_t n = strlen(out);
+    dh_figure *only = NULL;
+    dh_str_clear(&figures->folder);
+    if (n >= 4 && strcmp(out + n - 4, ".svg") == 0)
+        DH_TRY(name_file(ctx, figures, out, &only));
+    else
+        dh_str_printf(&figures->folder, "%s", out);
+    const char *dir = figures->folder.text;
+    if (figures->folder.failed) return dh_no_memory(ctx);
     DH_TRY(dh_output_check_no_run(ctx, dir));
     DH_TRY(dh_dir_create(ctx, dir));
     for (size_t i = 0; i < figures->n; i++) {
         dh_figure *f = &figures->at[i];
-        DH_TRY(f->why[0] ? say_left(ctx, dir, f) : put(ctx, dir, f));
+        if (f->why[0])
+            DH_TRY(only ? DH_OK : say_left(ctx, dir, f));
+        else
+            DH_TRY(put(ctx, dir, f));
     }
     return DH_OK;
+}
+
+/* ---- for callers ----------------------------------------------------------------------------- */
+
+json_t *dh_figures_json(const dh_figures *figures, const char *out)
+{
+    json_t *drawn = json_array(), *missing = json_object();
+    for (size_t i = 0; i < figures->n; i++) {
+        const dh_figure *f = &figures->at[i];
+        if (f->why[0])
+            json_object_set_new(missing, f->name, json_string(f->why));
+        else
+            json_array_append_new(drawn, json_string(f->name));
+    }
+    return json_pack("{ss so so}", "out", out, "figures", drawn, "missing", missing);
+}
+
+dh_status dh_report_figures(dh_ctx *ctx, const char *const *sources, size_t n,
+                            const dh_figures_options *options, const char *out, dh_str *json)
+{
+    dh_figures figures;
+    DH_NEEDS_LIST(ctx, sources, n);
+    DH_NEEDS(ctx, out);
+    DH_NEEDS(ctx, json);
+    DH_TRY(dh_figures_make(ctx, sources, n, options, &figures));
+    dh_status st = dh_figures_write(ctx, &figures, out);
+    if (st == DH_OK) st = dh_json_append(ctx, dh_figures_json(&figures, out), json);
+    dh_figures_fini(&figures);
+    return st;
 }

@@ -1,6 +1,8 @@
-/* The figures of a page as files for a paper: a drawing, and the numbers that it shows. */
+/* Figures as files for a paper: a drawing, and the numbers that it shows. */
 #ifndef DH_REPORT_HTML_FIGURES_H
 #define DH_REPORT_HTML_FIGURES_H
+
+#include <jansson.h>
 
 #include "base/base.h"
 #include "dhelix/report.h"
@@ -11,19 +13,23 @@ typedef struct dh_figure {
     dh_str svg, csv;
 } dh_figure;
 
-typedef DH_VEC(dh_figure) dh_figures;
+typedef struct dh_figures {
+    dh_figure *at; /* [n] */
+    size_t n, cap;
+    dh_str folder; /* in which dh_figures_write has put them */
+} dh_figures;
 
-/* Curves and shares of time are one figure for all runs. The others are one figure for each run. If
- * there are several, the name ends in the run's number.
- * in        max_ranks: ranks of a run whose traces are drawn, spread evenly; 0: 64
- * out       *figures: also those without data; dh_figures_fini
- * errors    those of dh_report_write */
-dh_status dh_figures_make(dh_ctx *ctx, const char *const *runs, size_t n, int64_t max_ranks,
-                          dh_figures *figures);
-/* DIR/NAME.svg and DIR/NAME.csv, each replaced as a whole. The folder is made.
- * Files of figures that are not drawn stay if there are any: f->why then says so.
- * errors    DH_EINVAL the folder holds files of a run: nothing is written; DH_EIO */
-dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *dir);
+/* Curves and shares of time are one figure for all sources. The others are one figure for each
+ * source. If there are several sources, the name ends in the source's number.
+ * out       *figures: also those without data that the sources might have; dh_figures_fini
+ * errors    those of dh_report_figures */
+dh_status dh_figures_make(dh_ctx *ctx, const char *const *sources, size_t n,
+                          const dh_figures_options *options, dh_figures *figures);
+/* As dh_report_figures. Files of figures that are not drawn stay if there are any: f->why then says
+ * so. */
+dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out);
+/* The document of dh_report_figures; NULL: out of memory */
+json_t *dh_figures_json(const dh_figures *figures, const char *out);
 void dh_figures_fini(dh_figures *figures);
 
 #endif

@@ -38,6 +38,7 @@ static void write_slots(const dh_schedule *s, const dh_schedule_timing *t, json_
 /* Layers of each virtual stage, where the model's layers divide so. */
 static dh_status write_layers(dh_ctx *ctx, const dh_job *job, const dh_schedule *s, json_out *out)
 {
+    if (job->model.n_layers == 0) return DH_OK; /* times of stages in place of a model */
     int64_t *layers = calloc((size_t)s->n_stages + 1, sizeof *layers);
     if (!layers) return dh_no_memory(ctx);
     const char *split = dh_job_splits(job) ? "*" : job->layer_split;

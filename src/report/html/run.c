@@ -9,7 +9,10 @@
 dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *name, char **path)
 {
     dh_str text = DH_STR_INIT;
-    dh_str_printf(&text, "%s/%s", run->path, name);
+    if (!run->only)
+        dh_str_printf(&text, "%s/%s", run->path, name);
+    else
+        dh_str_printf(&text, "%s", strcmp(run->only, name) == 0 ? run->path : "");
     if (text.failed) {
         dh_str_fini(&text);
         return dh_no_memory(ctx);
@@ -18,7 +21,7 @@ dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *
     return DH_OK;
 }
 
-static dh_status load_json(dh_ctx *ctx, const char *path, json_t **value)
+dh_status dh_html_json(dh_ctx *ctx, const char *path, json_t **value)
 {
     enum { MAX_BYTES = 1 << 30 };
     char *text;
@@ -36,8 +39,12 @@ dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *
 {
     char *path = NULL;
     *value = NULL;
+    if (run->document) {
+        if (strcmp(run->only, name) == 0) *value = json_incref(run->document);
+        return DH_OK;
+    }
     DH_TRY(dh_run_folder_path(ctx, run, name, &path));
-    dh_status st = dh_path_exists(path) ? load_json(ctx, path, value) : DH_OK;
+    dh_status st = dh_path_exists(path) ? dh_html_json(ctx, path, value) : DH_OK;
     free(path);
     return st;
 }
@@ -100,14 +107,14 @@ static dh_status write_parts(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 
 dh_status dh_html_run_read(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
-    if (!dh_path_is_dir(run->path))
+    if (!run->only && !dh_path_is_dir(run->path))
         return dh_fail(ctx, DH_EMISSING,
                        "%s is not a folder; a run folder is what `dhelix train` "
                        "writes to the job's `out`",
                        run->path);
     out_open(out, '{');
     out_key(out, "name");
-    out_text(out, run->path);
+    out_text(out, run->name ? run->name : run->path);
     dh_status st = write_parts(ctx, run, out);
     out_close(out, '}');
     return st;

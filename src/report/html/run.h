@@ -13,6 +13,11 @@ struct traces;
 
 typedef struct dh_run_folder {
     const char *path;
+    const char *name; /* for people; NULL: the path */
+    /* path is one file, and `only` the name that it has in a run folder, such as "table.json".
+     * NULL: path is a folder. */
+    const char *only;
+    json_t *document; /* with `only`: the file's JSON document; NULL: it is read, or is none */
     struct traces
         *traces;  /* where they are to stay (trace.h), instead of being written; NULL: none */
     json_t *data; /* an object where documents are to stay likewise; NULL: they are written */
@@ -22,10 +27,13 @@ typedef struct dh_run_folder {
     size_t n_parts; /* files found */
 } dh_run_folder;
 
-/* FOLDER/NAME; caller frees. */
+/* FOLDER/NAME, or the file that stands for it; "" where there is another file. Caller frees. */
 dh_status dh_run_folder_path(dh_ctx *ctx, const dh_run_folder *run, const char *name, char **path);
-/* A JSON document of the folder; *value NULL where the file is absent. Caller releases.
+/* The JSON document in a file; caller releases.
  * errors    DH_EFORMAT with line and column */
+dh_status dh_html_json(dh_ctx *ctx, const char *path, json_t **value);
+/* A JSON document of the folder; *value NULL where the file is absent. Caller releases.
+ * errors    those of dh_html_json */
 dh_status dh_run_folder_json(dh_ctx *ctx, const dh_run_folder *run, const char *name,
                              json_t **value);
 

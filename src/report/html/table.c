@@ -46,8 +46,8 @@ dh_status dh_html_table(dh_ctx *ctx, dh_run_folder *run, json_out *out)
     }
     json_decref(table);
     return dh_fail(ctx, DH_EFORMAT,
-                   "%s/table.json: one or two settings with their values are wanted, and a "
+                   "%s%s: one or two settings with their values are wanted, and a "
                    "cell with step_ms or reason for each of them with each, as `dhelix "
                    "simulate --table --out` writes it",
-                   run->path);
+                   run->path, run->only ? "" : "/table.json");
 }

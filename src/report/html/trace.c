@@ -111,7 +111,19 @@ static bool is(const json_t *e, const char *key, const char *value)
     return text && strcmp(text, value) == 0;
 }
 
-static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *events)
+/* A rank's process in a file of several ranks; -1: the file is of one rank. */
+static bool is_of_process(const json_t *e, int64_t process)
+{
+    return process < 0 || json_integer_value(json_object_get(e, "pid")) == process;
+}
+
+static bool is_span(const json_t *e)
+{
+    return is(e, "ph", "X") && !is(e, "cat", "cpu_op");
+}
+
+static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_t *events,
+                             int64_t process)
 {
     size_t index;
     const json_t *e;
@@ -119,7 +131,8 @@ static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_
         return dh_fail(ctx, DH_EFORMAT, "%s: no array traceEvents", t->file);
     json_array_foreach(events, index, e)
     {
-        if (is(e, "ph", "X") && !is(e, "cat", "cpu_op")) DH_TRY(read_span(ctx, t, r, e, index));
+        if (!is_of_process(e, process)) continue;
+        if (is_span(e)) DH_TRY(read_span(ctx, t, r, e, index));
         if (is(e, "ph", "C") && is(e, "name", "memory")) DH_TRY(read_counter(ctx, t, r, e, index));
     }
     if (r->events.n == 0) return dh_fail(ctx, DH_EFORMAT, "%s: no instruction", t->file);
@@ -128,22 +141,65 @@ static dh_status read_events(dh_ctx *ctx, traces *t, traced_rank *r, const json_
     return DH_OK;
 }
 
-static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int64_t rank)
+static dh_status read_rank(dh_ctx *ctx, const dh_run_folder *run, traces *t, int64_t rank,
+                           const json_t *trace, int64_t process)
 {
-    json_t *trace;
-    snprintf(t->file, sizeof t->file, "trace-rank%lld.json", (long long)rank);
-    DH_TRY(dh_run_folder_json(ctx, run, t->file, &trace));
-    if (!trace) return dh_fail(ctx, DH_EIO, "%s/%s has gone", run->path, t->file);
     const traced_rank empty = {.rank = rank, .begin_ns = INT64_MAX, .end_ns = INT64_MIN};
     dh_status st = dh_vec_push(&t->ranks, empty) ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         traced_rank *r = &t->ranks.at[t->ranks.n - 1];
         r->other = json_incref(json_object_get(trace, "otherData"));
-        st = read_events(ctx, t, r, json_object_get(trace, "traceEvents"));
+        st = read_events(ctx, t, r, json_object_get(trace, "traceEvents"), process);
         if (st != DH_OK) dh_ctx_while(ctx, "reading %s", run->path);
     }
+    return st;
+}
+
+static dh_status read_file(dh_ctx *ctx, const dh_run_folder *run, traces *t, int64_t rank)
+{
+    json_t *trace;
+    if (run->document) return read_rank(ctx, run, t, rank, run->document, rank);
+    snprintf(t->file, sizeof t->file, "trace-rank%lld.json", (long long)rank);
+    DH_TRY(dh_run_folder_json(ctx, run, t->file, &trace));
+    if (!trace) return dh_fail(ctx, DH_EIO, "%s/%s has gone", run->path, t->file);
+    const dh_status st = read_rank(ctx, run, t, rank, trace, -1);
     json_decref(trace);
     return st;
+}
+
+static int by_number(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* The processes of one file's instructions, ascending. */
+static dh_status list_processes(dh_ctx *ctx, const json_t *trace, dh_trace_ranks *ranks)
+{
+    size_t index, last = 0;
+    const json_t *e;
+    json_array_foreach(json_object_get(trace, "traceEvents"), index, e)
+    {
+        const int64_t process = json_integer_value(json_object_get(e, "pid"));
+        if (!is_span(e) || process < 0) continue;
+        if (last >= ranks->n || ranks->at[last] != process)
+            for (last = 0; last < ranks->n && ranks->at[last] != process;) last++;
+        if (last == ranks->n && !dh_vec_push(ranks, process)) return dh_no_memory(ctx);
+    }
+    if (ranks->n) qsort(ranks->at, ranks->n, sizeof *ranks->at, by_number);
+    return DH_OK;
+}
+
+/* Ranks of which there is a trace. */
+static dh_status list_ranks(dh_ctx *ctx, const dh_run_folder *run, traces *t)
+{
+    if (!run->only) return dh_trace_list(ctx, run->path, &t->files);
+    snprintf(t->file, sizeof t->file, "%s", run->only);
+    if (strcmp(run->only, "trace-rank0.json") != 0) return DH_OK;
+    DH_TRY(list_processes(ctx, run->document, &t->files));
+    return t->files.n
+               ? DH_OK
+               : dh_fail(ctx, DH_EFORMAT, "%s: no instruction of dhelix in traceEvents", run->path);
 }
 
 /* ---- one clock ------------------------------------------------------------------------------ */
@@ -185,7 +241,7 @@ void traces_fini(traces *t)
 dh_status dh_html_trace(dh_ctx *ctx, dh_run_folder *run, json_out *out)
 {
     traces t = {.kinds = json_object()};
-    dh_status st = t.kinds ? dh_trace_list(ctx, run->path, &t.files) : dh_no_memory(ctx);
+    dh_status st = t.kinds ? list_ranks(ctx, run, &t) : dh_no_memory(ctx);
     const size_t n = DH_MIN(t.files.n, (size_t)run->max_ranks);
     for (size_t i = 0; st == DH_OK && i < n; i++) /* where not all are shown: evenly spread */
         st = read_file(ctx, run, &t, t.files.at[i * t.files.n / n]);
