@@ -8,7 +8,7 @@ source "$(dirname "$0")/scripts/env.sh"
 say "dependencies"
 scripts/install_deps.sh
 
-say "build"
+say "build (minutes; build/release.log says how far it is)"
 build release dhelix
 dhelix=build/release/src/cli/dhelix
 

@@ -304,6 +304,16 @@ static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh
     return st;
 }
 
+/* A search takes minutes: whether its result can be written is known before. */
+static dh_status check_write(dh_ctx *ctx, const char *path)
+{
+    dh_temporary probe = DH_TEMPORARY_NONE;
+    if (!path) return DH_OK;
+    const dh_status st = dh_temporary_file(ctx, path, &probe);
+    dh_temporary_drop(&probe);
+    return st;
+}
+
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
 {
     const tune_args *a = args;
@@ -313,6 +323,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
     unsigned fixed = 0;
     double memory_bytes;
     DH_TRY(read_memory(ctx, cli, a->memory, &memory_bytes));
+    DH_TRY(check_write(ctx, a->write));
     DH_TRY(find_given(ctx, cli, a, &given, refused, sizeof refused));
     dh_status st = load_job(ctx, cli, a, &job, &fixed);
     if (st == DH_OK) st = dh_cli_check_job_files(ctx, cli, job);

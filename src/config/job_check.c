@@ -35,7 +35,7 @@ dh_status dh_job_derive_ranks(dh_ctx *ctx, dh_job *job)
     if (job->dp * others != job->ranks)
         return dh_fail(ctx, DH_EINVAL,
                        "parallel.dp %lld * tp %lld * pp %lld * cp %lld = %lld, but there are %lld "
-                       "ranks: leave parallel.dp out, or use %lld ranks",
+                       "ranks: leave parallel.dp out (parallel.dp=null), or use %lld ranks",
                        LL(job->dp), LL(job->tp), LL(job->pp), LL(job->cp), LL(job->dp * others),
                        LL(job->ranks), LL(job->dp * others));
     DH_TRY(dh_mesh_from_job(ctx, job, &m));

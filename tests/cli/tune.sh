@@ -101,6 +101,7 @@ ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --
 check 'paths start at the folder' grep -qF '"../texts/a.txt"' "$tmp/found/best.yaml"
 fails 1 'its folder is not there' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one \
     --verify 0 --quiet --write "$tmp/nowhere/best.yaml"
+check 'said before the search' test ! -s "$tmp/out"
 
 if ! sanitized; then
     # A value's figure is that of a simulation, where it says so: the one of the search that has it fixed

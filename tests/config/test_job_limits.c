@@ -5,7 +5,7 @@ static void combinations_name_the_number_to_change(void **state)
 {
     static const char *const cases[][2] = {
         {"ranks: 6\nparallel: {tp: 4}", "use 8 ranks"},
-        {"ranks: 4\nparallel: {dp: 3}", "leave parallel.dp out, or use 3 ranks"},
+        {"ranks: 4\nparallel: {dp: 3}", "parallel.dp=null), or use 3 ranks"},
         {"ranks: 4\ntrain: {batch: 10}", "8 or 12 would be"},
         {"parallel: {dp: 2}\ntrain: {batch: 10, micro_batch: 2}", "train.batch 10"},
         {"ranks: 4\ntrain: {batch: 3}", ": 4 would be"},

@@ -14,10 +14,21 @@
 
 /* ---- documents ------------------------------------------------------------------------------- */
 
+/* Rows of results that are named: each name is compared with all others. A document with more is
+ * refused as a table without values. */
+enum { MOST_ROWS = 1024 };
+
+static size_t count_rows(const json_t *rows)
+{
+    const size_t n = json_array_size(rows);
+    return n <= MOST_ROWS ? n : 0;
+}
+
 /* Whether two rows of results have the same text under this key. */
 static bool repeats(const json_t *rows, const char *key)
 {
-    for (size_t i = 0; i < json_array_size(rows); i++)
+    const size_t n = count_rows(rows);
+    for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < i; k++)
             if (json_equal(json_object_get(json_array_get(rows, i), key),
                            json_object_get(json_array_get(rows, k), key)))
@@ -46,7 +57,7 @@ static json_t *table_of_strategies(const json_t *document)
 {
     json_t *rows = json_object_get(document, "strategies"), *values = json_array();
     const bool with_schedule = repeats(rows, "strategy");
-    for (size_t i = 0; values && i < json_array_size(rows); i++)
+    for (size_t i = 0; values && i < count_rows(rows); i++)
         json_array_append_new(values, name_of_step(json_array_get(rows, i), with_schedule));
     return as_table("strategy", values, json_incref(rows));
 }
@@ -100,7 +111,7 @@ static json_t *table_of_ranking(const json_t *document)
 {
     const json_t *rows = json_object_get(document, "ranked");
     json_t *values = json_array(), *cells = json_array();
-    for (size_t i = 0; values && cells && i < json_array_size(rows); i++) {
+    for (size_t i = 0; values && cells && i < count_rows(rows); i++) {
         json_array_append_new(values, name_of_configuration(rows, i));
         json_array_append_new(cells, cell_of_configuration(json_array_get(rows, i)));
     }
