@@ -308,10 +308,14 @@ static dh_status load_job(dh_ctx *ctx, const dh_cli *cli, const tune_args *a, dh
 static dh_status check_write(dh_ctx *ctx, const char *path)
 {
     dh_temporary probe = DH_TEMPORARY_NONE;
+    dh_ctx inner = DH_CTX_INIT;
     if (!path) return DH_OK;
-    const dh_status st = dh_temporary_file(ctx, path, &probe);
+    const dh_status st = dh_temporary_file(&inner, path, &probe);
     dh_temporary_drop(&probe);
-    return st;
+    if (st == DH_OK) return st;
+    if (st == DH_ENOMEM) return dh_no_memory(ctx);
+    return dh_fail(
+        ctx, st, "--write %s cannot be written: its folder is not there, or takes no files", path);
 }
 
 static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
