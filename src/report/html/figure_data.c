@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/csv.h"
+#include "describe/grid.h"
 #include "report/html/chart.h"
 #include "report/html/figure.h"
 #include "validate/draw.h"
@@ -278,15 +279,11 @@ bool figure_pairs(const figured_run *runs, size_t n, dh_figure *f)
 
 /* ---- tables of simulated steps --------------------------------------------------------------- */
 
-static const char *const cell_numbers[] = {"step_ms",   "tokens_per_s", "model_tflops_per_device",
-                                           "mfu",       "hidden_share", "exposed_ms",
-                                           "bubble_ms", "peak_bytes"};
-
 static void add_cell(const json_t *cell, dh_str *csv)
 {
     const char *reason = json_string_value(get(cell, "reason"));
-    for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
-        add_number(csv, number(get(cell, cell_numbers[k])));
+    for (size_t k = 0; k < DH_N_GRID_FIGURE; k++)
+        add_number(csv, number(get(cell, dh_grid_figures[k].key)));
     const json_t *fits = reason ? NULL : get(cell, "fits"); /* nor without a device's memory */
     dh_str_printf(csv, ",%s,", !fits ? "" : json_is_true(fits) ? "1" : "0");
     dh_csv_put(reason ? reason : "", csv);
@@ -305,8 +302,8 @@ bool figure_table(const figured_run *runs, size_t n, dh_figure *f)
     dh_csv_put(json_string_value(get(first, "key")), &f->csv);
     if (second) dh_str_append(&f->csv, ",", 1);
     if (second) dh_csv_put(json_string_value(get(second, "key")), &f->csv);
-    for (size_t k = 0; k < DH_COUNTOF(cell_numbers); k++)
-        dh_str_printf(&f->csv, ",%s", cell_numbers[k]);
+    for (size_t k = 0; k < DH_N_GRID_FIGURE; k++)
+        dh_str_printf(&f->csv, ",%s", dh_grid_figures[k].key);
     dh_str_printf(&f->csv, ",fits,reason\n");
     for (size_t i = 0; whole && i < g.chart.n_rows * g.chart.n_columns; i++) {
         g.at[i] = number(get(json_array_get(cells, i), "step_ms"));
