@@ -116,11 +116,19 @@ static void any_malloc_may_fail(void **state)
 
 static void any_malloc_of_figures_may_fail(void **state)
 {
-    char whole_dir[300];
-    const char *const runs[] = {dir, whole_dir};
+    static const char steps[] = "{\"strategies\": [{\"strategy\": \"a\", \"schedule\": \"s\", "
+                                "\"step_ms\": 2, \"compute_ms\": 1}, {\"strategy\": \"a\", "
+                                "\"schedule\": \"t\", \"reason\": \"no\"}]}";
+    static const char ranked[] = "{\"ranked\": [{\"settings\": {\"parallel.tp\": 1, \"strategy\": "
+                                 "\"a\"}, \"estimated_ms\": 3, \"fits\": true}, {\"settings\": "
+                                 "{\"parallel.tp\": 2}, \"simulated_ms\": 4}]}";
+    char whole_dir[300], steps_file[320], ranked_file[320];
+    const char *const runs[] = {dir, whole_dir, steps_file, ranked_file};
     size_t whole = 0;
     int n_refused = 0;
     snprintf(whole_dir, sizeof whole_dir, "%s/figured", dir);
+    snprintf(steps_file, sizeof steps_file, "%s/steps.json", whole_dir);
+    snprintf(ranked_file, sizeof ranked_file, "%s/ranked.json", whole_dir);
     for (size_t i = 0; i < DH_COUNTOF(figured); i++) {
         char name[64];
         dh_ctx ctx = DH_CTX_INIT;
@@ -128,12 +136,14 @@ static void any_malloc_of_figures_may_fail(void **state)
         snprintf(name, sizeof name, "figured/%s", figured[i][0]);
         put(name, figured[i][1]);
     }
+    put("figured/steps.json", steps);
+    put("figured/ranked.json", ranked);
     for (int64_t n = -1;; n++) { /* -1: with all the memory */
         dh_ctx ctx = DH_CTX_INIT;
         dh_figures figures;
         size_t bytes = 0;
         mallocs_left = n;
-        const dh_status st = dh_figures_make(&ctx, runs, 2, NULL, &figures);
+        const dh_status st = dh_figures_make(&ctx, runs, DH_COUNTOF(runs), NULL, &figures);
         const bool struck = n < 0 || mallocs_left < 0;
         mallocs_left = -1;
         for (size_t i = 0; st == DH_OK && i < figures.n; i++) {

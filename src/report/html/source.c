@@ -156,7 +156,8 @@ static dh_status open_document(dh_ctx *ctx, figured_run *run)
                        "summary.json, table.json, or what simulate, tune or --table print as JSON "
                        "is wanted",
                        run->folder.path);
-    return kept && !run->folder.document ? dh_no_memory(ctx) : DH_OK;
+    const bool short_of = kept && (!run->folder.document || !dh_json_is_whole());
+    return short_of ? dh_no_memory(ctx) : DH_OK;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
