@@ -56,11 +56,14 @@ dh_status dh_micro_verify(dh_ctx *ctx, const dh_program *program);
  * all others go by it (verify_steps.c). As dh_program_verify. */
 dh_status dh_steps_verify(dh_ctx *ctx, const dh_program *program);
 
-/* Every program verifies, and all verify together. dh_mesh_verify shows the same with one program
- * for each class of ranks.
+/* The joint replay of a whole mesh, each of whose programs has been verified.
  * in        programs [n], that of rank i at i; n: all ranks of the mesh
  * errors    DH_EVERIFY; DH_EINVAL not the programs of one mesh; DH_ENOMEM
- * cost      that of dh_program_verify, and O(instructions of all ranks) */
+ * cost      O(instructions of all ranks) */
+dh_status dh_programs_replay(dh_ctx *ctx, const dh_program *const *programs, size_t n);
+/* Every program verifies, then dh_programs_replay. dh_mesh_verify shows the same with one program
+ * for each class of ranks.
+ * cost      that of dh_program_verify in addition */
 dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n);
 
 /* Whether two programs of one rank may run at the same time. Neither touches a byte that the other

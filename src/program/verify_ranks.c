@@ -725,7 +725,7 @@ dh_status dh_ranks_replay(dh_ctx *ctx, const dh_program *const *programs, size_t
     return st;
 }
 
-dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n)
+dh_status dh_programs_replay(dh_ctx *ctx, const dh_program *const *programs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const dh_program *p = programs[i];
@@ -735,7 +735,12 @@ dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, siz
                            "program %zu of %zu is that of rank %" PRId64 " of %" PRId64
                            "; all ranks of one mesh are wanted, in order",
                            i, n, p->rank, p->mesh.ranks);
-        DH_TRY(dh_program_verify(ctx, p));
     }
     return dh_ranks_replay(ctx, programs, n, NULL);
+}
+
+dh_status dh_programs_verify(dh_ctx *ctx, const dh_program *const *programs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) DH_TRY(dh_program_verify(ctx, programs[i]));
+    return dh_programs_replay(ctx, programs, n);
 }

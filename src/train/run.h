@@ -16,6 +16,7 @@
 #include "train/saving.h"
 #include "train/spikes.h"
 #include "train/switch.h"
+#include "train/together.h"
 #include "weights/checkpoint.h"
 
 enum { DH_MEASURED_STEPS = 1 << 16 }; /* the speeds that are kept, of however many steps */
@@ -37,6 +38,7 @@ struct dh_run {
     dh_mesh mesh;
     dh_ranks ranks;
     dh_turns *turns;               /* the launch's, to build programs in */
+    dh_together *together;         /* likewise, to verify them; NULL: they have been verified */
     int local_rank, n_local_ranks; /* among those that share its cores */
     bool stopping;                 /* some rank was asked to stop */
     bool validation_cut;           /* by that: whoever continues from this step validates first */

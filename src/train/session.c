@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/stop.h"
+#include "program/ranks.h"
 #include "train/room.h"
 #include "train/switch.h"
 
@@ -17,6 +18,7 @@ dh_program_spec dh_session_program_spec(const dh_session_spec *s, dh_mode mode)
                          .mode = mode,
                          .rank = s->rank,
                          .cache_len = s->cache_len,
+                         .places = s->places,
                          .part = mode == DH_MODE_TRAIN && s->n_groups > 0 ? DH_PART_UPDATE
                                                                           : DH_PART_STEP,
                          .probes = s->probes && mode == DH_MODE_TRAIN};
@@ -81,6 +83,51 @@ static dh_status build_prefill(dh_ctx *ctx, const dh_session_spec *spec, dh_prog
     p.recipe.micro_batch = 1;
     p.recipe.seq = spec->prefill_chunk;
     return build(ctx, &p, program);
+}
+
+/* Programs that either all ranks of a run have or none, by number. */
+enum { TRAIN, EVAL, GATHER, N_OWN };
+
+static const dh_program *program_at(const dh_session *s, size_t k)
+{
+    const dh_program *const own[N_OWN] = {s->train, s->eval, s->gather};
+    return k < N_OWN ? own[k] : dh_switch_program(s->switched, k - N_OWN);
+}
+
+/* A stage that shards no matrices gathers none; for the replay it needs a program all the same. */
+static dh_status replay_at(dh_ctx *ctx, const dh_session *const *sessions, size_t n, size_t k,
+                           const dh_program **programs)
+{
+    size_t n_there = 0;
+    for (size_t r = 0; r < n; r++) {
+        programs[r] = program_at(sessions[r], k);
+        n_there += programs[r] != NULL;
+    }
+    if (n_there == 0) return DH_OK;
+    if (n_there == n) return dh_programs_replay(ctx, programs, n);
+    DH_CHECK(k == GATHER, "%zu of %zu ranks have program %zu", n_there, n, k);
+    const dh_program_spec gather = gather_spec(&sessions[0]->spec, 0);
+    return dh_mesh_verify(ctx, &gather, NULL);
+}
+
+dh_status dh_sessions_verify(dh_ctx *ctx, const dh_session *const *sessions, size_t n,
+                             dh_mesh_footprint *footprint)
+{
+    dh_mesh_footprint sum = {.n_ranks = n, .n_classes = n};
+    const size_t n_programs = N_OWN + dh_switch_n_programs(sessions[0]->switched);
+    const dh_program **programs = calloc(n, sizeof(const dh_program *));
+    dh_status st = programs ? DH_OK : dh_no_memory(ctx);
+    for (size_t k = 0; st == DH_OK && k < n_programs; k++)
+        st = replay_at(ctx, sessions, n, k, programs);
+    free(programs);
+    for (size_t r = 0; r < n; r++) {
+        const dh_session *s = sessions[r];
+        dh_mesh_footprint_add(&sum, s->train, 1);
+        sum.slab_bytes = DH_MAX(sum.slab_bytes, s->slab_bytes);
+        sum.all_slabs_bytes += s->slab_bytes - s->train->slab_bytes;
+    }
+    if (st == DH_OK) *footprint = sum;
+    return st;
 }
 
 /* Evaluation between two training steps leaves gradients and moments alone. */
@@ -159,6 +206,10 @@ dh_status dh_session_create(dh_ctx *ctx, const dh_session_spec *spec, dh_session
     if (!s) return dh_no_memory(ctx);
     s->spec = *spec;
     dh_status st = build_in_turn(ctx, s);
+    if (st == DH_OK && spec->built) st = spec->built(ctx, s, spec->built_user);
+    s->spec.places = NULL; /* what programs are built with may go before the session */
+    s->spec.built = NULL;
+    s->spec.built_user = NULL;
     if (st == DH_OK) st = make_logits(ctx, s);
     if (st == DH_OK) st = prepare_programs(ctx, s);
     if (st != DH_OK) {

@@ -12,6 +12,8 @@
 extern "C" {
 #endif
 
+typedef struct dh_session dh_session;
+
 typedef struct dh_session_spec {
     dh_recipe recipe;        /* its backend is left to the session */
     const dh_device *device; /* that executes */
@@ -30,9 +32,14 @@ typedef struct dh_session_spec {
      * session. n_local_ranks 0: the threads run where they begin. */
     int local_rank, n_local_ranks;
     dh_turns *turns; /* of ranks that build programs at once; NULL: this one does not wait */
+    struct dh_places *places; /* dh_program_spec.places */
+    /* Called once the programs are built and verified, before they get memory; NULL: nothing. The
+     * session then ends where it fails. */
+    dh_status (*built)(dh_ctx *ctx, const dh_session *session, void *user);
+    void *built_user;
 } dh_session_spec;
 
-typedef struct dh_session {
+struct dh_session {
     dh_session_spec spec;
     /* NULL where not wanted. gather: of parameters that a step makes whole at its beginning, for
      * evaluation between steps */
@@ -42,7 +49,7 @@ typedef struct dh_session {
     dh_slab *slab;
     uint64_t slab_bytes; /* largest of the programs */
     float *logits;       /* decode: those of the last run, on the host */
-} dh_session;
+};
 
 /* Builds, verifies and prepares every program wanted, in one slab of the largest
  * one's size; parameters are zero. Caller frees with dh_session_destroy. */
@@ -59,9 +66,16 @@ dh_program_spec dh_session_program_spec(const dh_session_spec *spec, dh_mode mod
 dh_status dh_session_program(dh_ctx *ctx, const dh_session_spec *spec, dh_mode mode,
                              uint64_t keep_bytes, dh_program **program);
 /* All ranks' training programs, and evaluation's where wanted, verified together
- * (dh_mesh_verify). out: footprint of the training programs; may be NULL. */
+ * (dh_mesh_verify). They are built for it. out: footprint of the training programs; may be NULL. */
 dh_status dh_session_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec,
                                  dh_mesh_footprint *footprint);
+/* Of sessions that train: the programs that they have and that each has verified, all ranks
+ * together. They need no memory to run in yet.
+ * in        sessions [n], that of rank i at i; all ranks of one run
+ * out       footprint: its slabs are those of the sessions, for all their programs
+ * errors    those of dh_programs_replay */
+dh_status dh_sessions_verify(dh_ctx *ctx, const dh_session *const *sessions, size_t n,
+                             dh_mesh_footprint *footprint);
 /* Any of its programs: for what they share, the persistent layout. */
 const dh_program *dh_session_layout(const dh_session *session);
 

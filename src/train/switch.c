@@ -56,6 +56,7 @@ static dh_program_spec pass_spec(const dh_session_spec *spec, const switch_group
                          .goes_on = goes_on != 0,
                          .lean = !g->at_home,
                          .keep_bytes = at->passes,
+                         .places = spec->places,
                          .base = g->at_home ? 0
                                  : g->place ? at->second
                                             : at->home};
@@ -145,6 +146,16 @@ static switch_leg *leg_at(switch_group *g, int k)
 {
     if (k < N_PASS_LEGS) return &g->pass[k / 2][k % 2];
     return k == N_PASS_LEGS ? &g->params : &g->grads[k - N_PASS_LEGS - 1];
+}
+
+size_t dh_switch_n_programs(const dh_switch *s)
+{
+    return s ? s->n * N_LEGS : 0;
+}
+
+const dh_program *dh_switch_program(const dh_switch *s, size_t k)
+{
+    return leg_at(&s->groups[k / N_LEGS], (int)(k % N_LEGS))->program;
 }
 
 /* Calls visit for every program that there is, in an order that all ranks share. */

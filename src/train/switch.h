@@ -51,6 +51,10 @@ void dh_switch_destroy(dh_switch *s); /* NULL is fine */
 /* All ranks' programs of all groups, verified together. */
 dh_status dh_switch_verify_mesh(dh_ctx *ctx, const dh_session_spec *spec);
 
+/* The rank's programs by number, in one order on all ranks; NULL: it has none there, as they. */
+size_t dh_switch_n_programs(const dh_switch *s); /* NULL: 0 */
+const dh_program *dh_switch_program(const dh_switch *s, size_t k);
+
 /* A group's work in a step: rows of its source from 0 on, dealt to data-parallel ranks
  * micro-batch by micro-batch. After n_rows the source has padding. */
 typedef struct dh_switch_work {

@@ -18,7 +18,8 @@ typedef struct training {
     const dh_job *job; /* as it was given */
     dh_run shared;     /* job, recipe, tokenizer, datasets */
     dh_resolved *resolved;
-    dh_mesh_footprint programs; /* of all ranks */
+    dh_mesh_footprint programs; /* of all ranks; of threads once they have them */
+    dh_together together;       /* of ranks that are threads */
     dh_save_board board;
     dh_remains *remains; /* [job->ranks], of ranks that are threads and go on; NULL */
     dh_train_result result;
@@ -33,22 +34,18 @@ typedef struct ending {
 
 /* ---- preparing --------------------------------------------------------------------------- */
 
-/* Before any rank starts: that all of them together cannot wait for ever, and that there is memory
- * for them. */
-static dh_status verify_mesh(dh_ctx *ctx, const dh_run *run, dh_mesh_footprint *programs)
+/* Before any rank starts: that all of them together cannot wait for ever. Threads show it once they
+ * have their programs (together.h). Processes build those of all ranks here, and tell each other
+ * later what they need on a machine. */
+static dh_status verify_mesh(dh_ctx *ctx, training *t)
 {
+    const dh_run *run = &t->shared;
     const dh_session_spec spec = dh_run_session(run);
-    /* Processes tell each other later what they need on a machine. */
-    const bool all_here = spec.device->slab_is_host && dh_launched_ranks() == 0;
-    if (all_here) {
-        const dh_room least = dh_room_least(run->job);
-        DH_TRY(dh_room_check(ctx, &least));
-    }
-    if (run->job->ranks == 1) return DH_OK;
-    DH_TRY(dh_session_verify_mesh(ctx, &spec, programs));
-    if (!all_here) return DH_OK;
-    const dh_room room = dh_room_of(run->job, programs);
-    return dh_room_check(ctx, &room);
+    if (dh_launched_ranks() > 0)
+        return run->job->ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &t->programs) : DH_OK;
+    const dh_room least = dh_room_least(run->job);
+    if (spec.device->slab_is_host) DH_TRY(dh_room_check(ctx, &least));
+    return run->job->ranks > 1 ? dh_together_init(ctx, run->job->ranks, &t->together) : DH_OK;
 }
 
 /* `profile: measure`. The vocabulary, which the sizes of operators depend on, may be the
@@ -85,7 +82,7 @@ static dh_status prepare(dh_ctx *ctx, training *t)
     run->n_groups = t->resolved->n_groups;
     DH_TRY(heed_stop(ctx));
     DH_TRY(dh_run_open_data(ctx, run));
-    DH_TRY(verify_mesh(ctx, run, &t->programs));
+    DH_TRY(verify_mesh(ctx, t));
     return heed_stop(ctx);
 }
 
@@ -150,6 +147,7 @@ static dh_status train_rank(dh_ctx *ctx, dh_launch *launch, const dh_place *plac
     run.local_rank = place->local_rank;
     run.n_local_ranks = place->n_local_ranks;
     run.turns = &launch->turns;
+    run.together = t->together.n > 0 ? &t->together : NULL;
     run.saver.board = &t->board;
     run.saver.apart = dh_launch_apart(launch);
     if (t->remains && !run.saver.apart) run.remains = &t->remains[place->ranks.rank];
@@ -250,6 +248,7 @@ static void drop(training *t, dh_launch *launch)
     for (int64_t r = 0; t->remains && r < t->job->ranks; r++) dh_remains_fini(&t->remains[r]);
     free(t->remains);
     free(launch->lost);
+    dh_together_fini(&t->together);
     dh_dataset_close(t->shared.train_data);
     dh_dataset_close(t->shared.val_data);
     dh_tokenizer_destroy(t->shared.tokenizer);
@@ -275,6 +274,7 @@ static dh_status train_over(dh_ctx *ctx, const dh_job *job, const dh_train_optio
     launch.job = t.shared.job; /* derived settings are compared too */
     if (st == DH_OK && dh_launched_ranks() > 0) st = add_facts(ctx, &t, &launch.facts);
     if (st == DH_OK) st = dh_launch_run(ctx, &launch);
+    if (t.together.n > 0) t.programs = t.together.programs;
     *result = t.result;
     if (st != DH_OK) try_going_on(ctx, &t, &launch, end);
     drop(&t, &launch);

@@ -45,6 +45,12 @@ static dh_status create_session(dh_ctx *ctx, dh_run *run)
     spec.local_rank = run->local_rank;
     spec.n_local_ranks = run->n_local_ranks;
     spec.turns = run->turns;
+    dh_together_rank rank = {.all = run->together, .ranks = &run->ranks, .job = run->job};
+    if (run->together) {
+        spec.places = run->together->places;
+        spec.built = dh_together_verify;
+        spec.built_user = &rank;
+    }
     run->n_micro = spec.recipe.n_micro;
     DH_TRY(spec.device->bind_rank(ctx, run->local_rank, run->n_local_ranks, run->job->threads,
                                   &run->n_threads));
