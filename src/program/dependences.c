@@ -289,8 +289,6 @@ dh_status dh_emit_waits(dh_ctx *ctx, dh_emitter *e, const dh_op_info *info,
 {
     dh_clock_vec needed = dependences(e, info, scopes);
     dh_clock_merge(&needed, &e->barrier);
-    if (e->after_mark) dh_clock_merge(&needed, &e->mark);
-    e->after_mark = false;
     dh_clock_merge(&needed, &e->after);
     e->after = (dh_clock_vec){{0}};
     DH_TRY(add_waits(ctx, e, instr, &needed));
@@ -327,18 +325,8 @@ void dh_emit_no_barrier(dh_emitter *e)
     e->unbarred = emitted(e);
 }
 
-void dh_emit_mark(dh_emitter *e)
-{
-    e->mark = emitted(e);
-}
-
 void dh_emit_after(dh_emitter *e, uint32_t instr)
 {
     uint32_t *at = &e->after.at[e->program->instrs.at[instr].stream];
     *at = DH_MAX(*at, e->ends.at[instr]);
-}
-
-void dh_emit_after_mark(dh_emitter *e)
-{
-    e->after_mark = true;
 }

@@ -69,9 +69,6 @@ void dh_emit_barrier(dh_emitter *e);
 /* No barrier waits for what has been emitted so far on streams of gradients and parameters, unless
  * something else follows it there. */
 void dh_emit_no_barrier(dh_emitter *e);
-/* The next instruction starts after all that was emitted before the last mark. */
-void dh_emit_mark(dh_emitter *e);
-void dh_emit_after_mark(dh_emitter *e);
 /* The next instruction starts when this one is complete, whatever it uses, and those that were
  * named since the last instruction. */
 void dh_emit_after(dh_emitter *e, uint32_t instr);

@@ -72,8 +72,6 @@ struct dh_emitter {
     dh_clock_vec known[DH_N_STREAM];
     dh_clock_vec barrier;  /* lower bound of every further instruction */
     dh_clock_vec unbarred; /* ends of what no barrier waits for, by stream */
-    dh_clock_vec mark;     /* the ends of all emitted before it */
-    bool after_mark;       /* the next instruction comes after it */
     dh_clock_vec after;    /* further lower bound of the next instruction */
     DH_VEC(uint32_t) ends; /* by instruction: the moment it is complete */
 

@@ -209,11 +209,12 @@ static bool may_wait(const plan *b, const plan_item *i)
     return dh_stream_traffic(stream) == DH_TRAFFIC_DATA;
 }
 
+/* They come after the transfer, which is the last instruction so far. */
 static dh_status emit_behind(dh_ctx *ctx, plan *b)
 {
-    if (b->behind.n > 0) dh_emit_mark(b->emitter);
+    const uint32_t sent = (uint32_t)dh_emitter_program(b->emitter)->instrs.n - 1;
     for (size_t i = 0; i < b->behind.n; i++) {
-        if (may_wait(b, &b->behind.at[i])) dh_emit_after_mark(b->emitter);
+        if (may_wait(b, &b->behind.at[i])) dh_emit_after(b->emitter, sent);
         const plan_item *item = &b->behind.at[i];
         DH_TRY(dh_emit_op(ctx, b->emitter, item->block, item->mb, item->op));
     }

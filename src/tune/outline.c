@@ -61,25 +61,31 @@ static bool goes_by_stage(const dh_program *p, const dh_schedule *s)
     return true;
 }
 
-/* The virtual stage of a flat, whose blocks are all of one, if all have as many layers. */
-static int64_t stage_of(const dh_program *p, const dh_recipe *r, uint32_t flat)
+/* The virtual stage of a flat, whose blocks are all of one. layers: by stage. */
+static int64_t stage_of(const dh_program *p, const dh_recipe *r, const int64_t *layers,
+                        uint32_t flat)
 {
     const dh_block *block = &p->blocks.at[p->flats.at[flat].first_block];
     const dh_block_kind kind = p->graphs.at[block->graph]->kind;
     if (kind != DH_BLOCK_LAYER) return kind == DH_BLOCK_EMBED ? 0 : r->schedule->n_stages - 1;
-    return (int64_t)block->layer * r->schedule->n_stages / r->model.n_layers;
+    int64_t v = 0;
+    for (int64_t end = layers[0]; block->layer >= end; end += layers[++v]) {}
+    return v;
 }
 
 /* Bytes of a bucket of a neighbour stage on the rank; 0: none. behind: the next stage's bucket that
- * is reduced last, since its blocks come first. Else the previous stage's first one. */
-static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, int64_t from, bool behind)
+ * is reduced last, since its blocks come first. Else the previous stage's first one. A stage without
+ * layers waits for other ranks. Its neighbour is reduced meanwhile, unless gathers go first. */
+static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, const int64_t *layers,
+                             int64_t from, bool behind)
 {
     const int64_t way = behind ? 1 : -1;
     uint32_t found = DH_NONE;
     int64_t nearest = INT64_MAX;
     for (uint32_t f = 0; f < p->flats.n; f++) {
-        const int64_t away = way * (stage_of(p, r, f) - from);
-        if (away <= 0 || away > nearest) continue;
+        const int64_t v = stage_of(p, r, layers, f), away = way * (v - from);
+        const bool apart = layers[v] == 0 || layers[from] == 0;
+        if (away <= 0 || away > nearest || (apart && !r->sharing.parameters)) continue;
         const bool next = found != DH_NONE && away == nearest &&
                           (p->flats.at[f].first_block > p->flats.at[found].first_block) == behind;
         if (next) continue;
@@ -92,14 +98,15 @@ static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, int64_t fr
 /* Whole gradients of the largest virtual stage and one bucket of a neighbour: the last of the stage
  * before it in the backward. Where reductions wait for a transfer it may be the first of the stage
  * after it. Shards come as activations go. */
-static void sum_by_stage(const dh_program *p, const dh_recipe *r, tune_outline *o)
+static void sum_by_stage(const dh_program *p, const dh_recipe *r, const int64_t *layers,
+                         tune_outline *o)
 {
     for (uint32_t f = 0; f < p->flats.n; f++) {
-        const int64_t own = stage_of(p, r, f);
-        uint64_t sum = neighbour_of(p, r, own, true);
-        if (r->schedule->n_ranks > 1) sum = DH_MAX(sum, neighbour_of(p, r, own, false));
+        const int64_t own = stage_of(p, r, layers, f);
+        uint64_t sum = neighbour_of(p, r, layers, own, true);
+        if (r->schedule->n_ranks > 1) sum = DH_MAX(sum, neighbour_of(p, r, layers, own, false));
         for (uint32_t g = 0; g < p->flats.n; g++)
-            sum += stage_of(p, r, g) == own ? unreduced_bytes(p, g) : 0;
+            sum += stage_of(p, r, layers, g) == own ? unreduced_bytes(p, g) : 0;
         o->transient = DH_MAX(o->transient, sum);
     }
 }
@@ -107,7 +114,8 @@ static void sum_by_stage(const dh_program *p, const dh_recipe *r, tune_outline *
 /* Whole gradients that do not persist. If they go during the only backward, two successive buckets
  * exist at once, and shards come as activations go. Else all exist, and shards come as they go. The
  * head makes its own in the forward, while the parameters that it reads are whole. */
-static void sum_transient(const dh_program *p, const dh_recipe *r, bool stays, tune_outline *o)
+static void sum_transient(const dh_program *p, const dh_recipe *r, const int64_t *layers,
+                          bool stays, tune_outline *o)
 {
     uint64_t whole = 0, two = 0, shards = 0;
     bool go = false;
@@ -116,7 +124,7 @@ static void sum_transient(const dh_program *p, const dh_recipe *r, bool stays, t
         return;
     }
     if (goes_by_stage(p, r->schedule)) {
-        sum_by_stage(p, r, o);
+        sum_by_stage(p, r, layers, o);
         return;
     }
     for (uint32_t f = 0; f < p->flats.n; f++) {
@@ -156,8 +164,8 @@ static void sum_gradients(const dh_program *p, const dh_system *system, tune_out
     o->persistent -= ours - DH_MIN(ours, o->gradients);
 }
 
-static void sum_persistent(const dh_program *p, const dh_recipe *r, const dh_system *system,
-                           tune_outline *o)
+static void sum_persistent(const dh_program *p, const dh_recipe *r, const int64_t *layers,
+                           const dh_system *system, tune_outline *o)
 {
     for (size_t i = 0; i < p->buffers.n; i++) {
         const dh_buffer *b = &p->buffers.at[i];
@@ -165,7 +173,8 @@ static void sum_persistent(const dh_program *p, const dh_recipe *r, const dh_sys
         if (b->kind == DH_BUF_ADAM_M || b->kind == DH_BUF_ADAM_V) o->optimizer += b->n_bytes;
     }
     o->kept = dh_program_kept_bytes(p);
-    sum_transient(p, r, r->sharing.parameters && r->sharing.reshard == DH_GATHERED_WHOLE, o);
+    sum_transient(p, r, layers, r->sharing.parameters && r->sharing.reshard == DH_GATHERED_WHOLE,
+                  o);
     o->parameters += o->gathered;
     o->persistent = p->persistent_bytes + o->gathered;
     sum_gradients(p, system, o);
@@ -437,8 +446,13 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
                             const dh_system *system, unsigned kinds, tune_outline **outline)
 {
     dh_program_spec own = *spec;
+    const int32_t n_stages = own.recipe.schedule->n_stages;
+    int64_t *layers = DH_NEW_N(arena, int64_t, n_stages);
     dh_program *p;
     own.outline = own.unplaced = true;
+    if (!layers) return dh_no_memory(ctx);
+    DH_TRY(dh_layer_split(ctx, own.recipe.model.n_layers, n_stages,
+                          own.recipe.layer_split ? own.recipe.layer_split : "", layers));
     DH_TRY(dh_program_build(ctx, &own, &p));
     const size_t n_blocks = place_of(p, (uint32_t)p->blocks.n);
     tune_outline *o = DH_NEW(arena, tune_outline);
@@ -458,7 +472,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     if (st == DH_OK) st = find_slow_down(ctx, &own, p, kinds, o);
     if (st == DH_OK) {
         sum_gathers(p, &spec->recipe, o);
-        sum_persistent(p, &spec->recipe, system, o);
+        sum_persistent(p, &spec->recipe, layers, system, o);
         *outline = o;
     }
     free(r.end_ns);

@@ -250,8 +250,8 @@ static double transfer_ns(const running *r, const tune_slot *x, double start)
     return speed > 0 ? DH_MIN(ns / speed, ns + left * (1 - speed)) : ns + left;
 }
 
-/* Streams run in order, and both ends of a transfer must come to it. Reductions that wait for it
- * also wait for those in front of it. */
+/* Streams run in order, and both ends of a transfer must come to it. Reductions of the slot that
+ * it is from may wait for it. */
 static double run_transfer(const running *r, const tune_slot *x)
 {
     tune_rank_end *from = &r->ranks[x->rank], *to = &r->ranks[x->peer];
@@ -263,8 +263,7 @@ static double run_transfer(const running *r, const tune_slot *x)
     to->beside_ns += ns;
     if (from->waits == x->need[0]) {
         from->waits = -1;
-        for (int k = 0; k < TUNE_N_LINKS; k++)
-            from->begin_ns = DH_MAX(from->begin_ns, from->link_ns[k]);
+        from->begin_ns = DH_MAX(from->begin_ns, start + ns);
         leave(r, r->t->slots[x->need[0]].stage, from);
     }
     return start + ns;

@@ -196,6 +196,45 @@ static void reductions_wait_for_the_last_send(void **state)
     }
 }
 
+/* Where a stage is not the rank's last: it does not wait for what the next slots receive. */
+static void reductions_wait_for_no_receive(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_model model = model_of("gpt2-tiny");
+    const dh_schedule_row *row;
+    const dh_schedule_spec want = {.n_ranks = 2, .n_micro = 4, .n_chunks = 2};
+    dh_schedule *schedule;
+    size_t n_reductions = 0, n_sends = 0;
+    assert_ok(&ctx, dh_schedule_find(&ctx, "interleaved-1f1b", &row));
+    assert_ok(&ctx, dh_schedule_generate(&ctx, row, &want, &schedule));
+    for (int64_t rank = 0; rank < 4; rank++) {
+        dh_program_spec spec = {.recipe = {.model = model,
+                                           .micro_batch = 1,
+                                           .seq = 16,
+                                           .n_micro = 4,
+                                           .schedule = schedule},
+                                .rank = rank};
+        dh_program *p;
+        assert_ok(&ctx, dh_mesh_init(&ctx, 2, 1, 2, 1, 1, 0, 0, &spec.recipe.mesh));
+        assert_ok(&ctx, dh_program_build(&ctx, &spec, &p));
+        assert_ok(&ctx, dh_program_verify(&ctx, p));
+        for (uint32_t i = 0; i < p->instrs.n; i++) {
+            const dh_instr *instr = &p->instrs.at[i];
+            if (dh_instr_op(p, instr)->group != DH_GROUP_DP_CP) continue;
+            n_reductions++;
+            for (uint32_t w = 0; w < instr->n_waits; w++) {
+                const uint32_t on = p->waits.at[instr->wait0 + w].instr;
+                const dh_op_type type = dh_instr_op(p, &p->instrs.at[on])->type;
+                if (type == DH_OP_RECV) fail_msg("rank %d: %u waits for %u", (int)rank, i, on);
+                n_sends += type == DH_OP_SEND;
+            }
+        }
+        dh_program_destroy(p);
+    }
+    assert_true(n_reductions > 4 && n_sends >= 2);
+    dh_schedule_destroy(schedule);
+}
+
 /* Evaluation between steps finds the parameters where training put them. */
 static void evaluation_agrees(void **state)
 {
@@ -226,6 +265,7 @@ int main(void)
         cmocka_unit_test(the_first_piece_travels_early),
         cmocka_unit_test(evaluation_agrees),
         cmocka_unit_test(reductions_wait_for_the_last_send),
+        cmocka_unit_test(reductions_wait_for_no_receive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
