@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "dhelix/growable.h"
@@ -51,8 +52,8 @@ static const dh_cli_option options[] = {
      .value = "N",
      .min = 1,
      .max = DH_MOST_THREADS,
-     .doc = "steps that are simulated at once; default: one per core, 4 at most. A step takes up "
-            "to 3 GB. The result does not depend on it"},
+     .doc = "steps that are simulated at once; default: one per core and 3.5 GB of free memory, "
+            "4 at most. The result does not depend on it"},
     {.name = "rows",
      .kind = DH_CLI_ENUM,
      .offset = offsetof(validate_args, rows),
@@ -352,8 +353,7 @@ static dh_status show_table(dh_ctx *ctx, const dh_validation *v, void *user)
     DH_TRY(draw(ctx, o, v));
     if (o->cli->json) return DH_OK;
     DH_TRY(dh_cli_print_str(ctx, &o->text)); /* all of them take minutes: as they are done */
-    fflush(stdout);
-    return DH_OK;
+    return dh_cli_flush(ctx);
 }
 
 typedef DH_VEC(const dh_validation_table *) table_list;
@@ -374,13 +374,16 @@ static dh_status find_tables(dh_ctx *ctx, const dh_cli_list *names, table_list *
     return DH_OK;
 }
 
-/* A step of a large job takes three GB while it is simulated. */
 enum { MOST_AT_ONCE = 4 };
+#define STEP_BYTES 3.5e9 /* while one of the largest is simulated */
 
 static size_t n_threads_of(const output *o)
 {
     if (o->threads > 0) return (size_t)o->threads;
-    return (size_t)DH_MAX(DH_MIN(dh_own_processors(), (int64_t)MOST_AT_ONCE), (int64_t)1);
+    const double available = dh_memory_available(); /* 0: not known */
+    double n = DH_MIN((double)dh_own_processors(), (double)MOST_AT_ONCE);
+    if (available > 0) n = DH_MIN(n, available / STEP_BYTES);
+    return (size_t)DH_MAX(n, 1.0);
 }
 
 static dh_status show_tables(dh_ctx *ctx, output *o)

@@ -67,9 +67,11 @@ static dh_status add_factor(dh_ctx *ctx, const dh_assignment *v, const char *tex
                             dh_rope_factors *f)
 {
     char entry[40];
-    text += strspn(text, " ");
-    snprintf(entry, sizeof entry, "%.*s", (int)DH_MIN(n, sizeof entry - 1), text);
-    entry[strcspn(entry, ", ")] = '\0';
+    size_t end = n, begin = 0;
+    while (begin < end && text[begin] == ' ') begin++;
+    while (end > begin && text[end - 1] == ' ') end--;
+    snprintf(entry, sizeof entry, "%.*s", (int)DH_MIN(end - begin, sizeof entry - 1), text + begin);
+    if (end - begin >= sizeof entry) return dh_setting_reject(ctx, v, entry, ", as 1.5,2");
     if (f->n == DH_ROPE_MAX_PAIRS)
         return dh_fail(ctx, DH_EINVAL, "%s: there are more than %d numbers", v->where,
                        DH_ROPE_MAX_PAIRS);

@@ -76,9 +76,11 @@ static dh_status read_rope_kind(dh_ctx *ctx, const json_t *rope, const char *whe
     for (int i = 1; i < DH_ROPE_SCALING_LONGROPE; i++) /* which model_phimoe.c reads */
         if (strcmp(kind, dh_rope_scaling_names[i]) == 0) out->scaling = (dh_rope_scaling)i;
     if (out->scaling == DH_ROPE_SCALING_NONE)
-        return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "\"%s\" has type \"%s\"; supported are default, linear, llama3 and yarn",
-                       where, kind);
+        return dh_fail(
+            ctx, DH_EUNSUPPORTED,
+            "\"%s\" has type \"%s\"; supported are default, linear, llama3 and yarn, and "
+            "of phimoe default and longrope",
+            where, kind);
     DH_TRY(dh_config_real(ctx, rope, "factor", 0, &out->factor));
     if (out->scaling == DH_ROPE_SCALING_YARN) return dh_config_read_yarn(ctx, rope, out);
     if (out->scaling != DH_ROPE_SCALING_LLAMA3) return DH_OK;

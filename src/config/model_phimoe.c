@@ -136,9 +136,11 @@ static dh_status check_factors(dh_ctx *ctx, const dh_model *m, const char *name,
                        "%lld channels (up to %d pairs)",
                        name, (long long)f->n, (long long)m->head_dim, DH_ROPE_MAX_PAIRS);
     for (int64_t i = 0; i < f->n; i++)
-        if (!isfinite(f->at[i]) || f->at[i] <= 0)
-            return dh_fail(ctx, DH_EINVAL, "model %s has %g; its numbers must be positive", name,
-                           f->at[i]);
+        if (!isfinite(f->at[i]) || f->at[i] <= 0 || !isfinite(1 / f->at[i]))
+            return dh_fail(ctx, DH_EINVAL,
+                           "model %s has %g; its numbers must be positive, and so large that "
+                           "rotations can be divided by them",
+                           name, f->at[i]);
     return DH_OK;
 }
 

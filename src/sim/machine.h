@@ -50,7 +50,7 @@ typedef struct busy {
     uint32_t idle; /* LANE_IDLE, with a next instruction */
     uint32_t runs; /* LANE_RUNS */
 } busy;
-_Static_assert(DH_N_STREAM <= 32, "a bit a stream");
+_Static_assert(DH_N_STREAM < 32, "a bit a stream");
 
 /* Where the host of a node stands: it begins to issue instruction `from` at ns. */
 typedef struct host_clock {

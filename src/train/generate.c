@@ -200,8 +200,12 @@ static dh_status generate(dh_ctx *ctx, const dh_trained *trained, const dh_gener
     if (chat) t.end = dh_chat_end(chat, trained->tokenizer);
     result->n_prompt = (int64_t)ids->n;
     if (result->n_prompt > context(&t))
-        return dh_fail(ctx, DH_EINVAL, "the prompt has %lld tokens; the model's context holds %lld",
-                       (long long)result->n_prompt, (long long)context(&t));
+        return dh_fail(ctx, DH_EINVAL,
+                       "the prompt has %lld tokens; the model's context holds %lld%s",
+                       (long long)result->n_prompt, (long long)context(&t),
+                       context(&t) < trained->session->spec.recipe.model.max_seq
+                           ? " here: sampling stays within model.rope_original_max_seq"
+                           : "");
     DH_TRY(emit_prompt(ctx, trained->tokenizer, spec, ids, n_silent));
     int64_t start = dh_now_ns();
     DH_TRY(read_new(ctx, &t));

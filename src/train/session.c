@@ -106,7 +106,8 @@ static dh_status replay_at(dh_ctx *ctx, const dh_session *const *sessions, size_
     if (n_there == 0) return DH_OK;
     if (n_there == n) return dh_programs_replay(ctx, programs, n);
     DH_CHECK(k == GATHER, "%zu of %zu ranks have program %zu", n_there, n, k);
-    const dh_program_spec gather = gather_spec(&sessions[0]->spec, 0);
+    dh_program_spec gather = gather_spec(&sessions[0]->spec, 0);
+    gather.places = NULL; /* gone by now */
     return dh_mesh_verify(ctx, &gather, NULL);
 }
 

@@ -1,8 +1,10 @@
 /* Programs of ranks that are threads (together.h). */
 #include "train/together.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "train/room.h"
 
 dh_status dh_together_init(dh_ctx *ctx, int64_t n, dh_together *t)
@@ -23,12 +25,26 @@ void dh_together_fini(dh_together *t)
     *t = (dh_together){.n = 0};
 }
 
-/* A session is read under the lock alone, so a rank that has left can destroy its own. */
-static void set(dh_together *t, int64_t rank, const dh_session *session)
+/* A session is read under the lock alone, so a rank that has left can destroy its own.
+ * returns   the number of ranks without a session */
+static size_t set(dh_together *t, int64_t rank, const dh_session *session)
 {
+    size_t n_missing = 0;
     pthread_mutex_lock(&t->lock);
     t->sessions[rank] = session;
+    for (size_t r = 0; r < t->n; r++) n_missing += !t->sessions[r];
     pthread_mutex_unlock(&t->lock);
+    return n_missing;
+}
+
+/* Whether there is memory for the programs of ranks that are not there yet, by one that is. */
+static dh_status check_missing(dh_ctx *ctx, const dh_session *session, size_t n_missing)
+{
+    char what[80];
+    const double bytes = (double)dh_program_bytes(session->train) * (double)n_missing;
+    snprintf(what, sizeof what, "building the programs of %zu more ranks of this process",
+             n_missing);
+    return dh_memory_check(ctx, bytes, what);
 }
 
 /* Programs that are there count in what is needed, and no longer in what is free. */
@@ -66,8 +82,8 @@ static dh_status verify_all(dh_ctx *ctx, const dh_together_rank *rank)
 dh_status dh_together_verify(dh_ctx *ctx, const dh_session *session, void *user)
 {
     const dh_together_rank *rank = user;
-    set(rank->all, rank->ranks->rank, session);
-    dh_status st = dh_ranks_agree(ctx, rank->ranks, DH_OK);
+    const size_t n_missing = set(rank->all, rank->ranks->rank, session);
+    dh_status st = dh_ranks_agree(ctx, rank->ranks, check_missing(ctx, session, n_missing));
     if (st == DH_OK) st = dh_ranks_agree(ctx, rank->ranks, verify_all(ctx, rank));
     set(rank->all, rank->ranks->rank, NULL);
     return st;

@@ -40,6 +40,8 @@ typedef struct outline_key {
     int64_t zero, bucket_bytes, fuse, ahead;
     int64_t virtual_stages; /* of a rank: buckets of gradients end with each */
     int64_t by_stage;       /* gradients, or parameters, are those of a virtual stage at a time */
+    int64_t split;          /* of virtual stages; 0: there are none */
+    int64_t many;           /* micro-batches (tune_outline_many) */
     int64_t one_micro, gradient_sync; /* whole gradients of a step last otherwise then */
     int64_t recompute, asked_whole;   /* they also decide who is the first to ask */
 } outline_key;
@@ -365,35 +367,37 @@ static dh_status find_outline(estimate *e, int32_t rank, const tune_outline **ou
     const dh_schedule *schedule = e->long_one->schedule;
     tune_system system;
     DH_TRY(tune_system_of(e->ctx, e->t, DH_RECOMPUTE_NONE, &system));
-    const outline_key key = {.costs = (uint64_t)(uintptr_t)r->costs,
-                             .kinds = holds.kinds,
-                             .tp = m->tp,
-                             .cp = m->cp,
-                             .ep = m->ep,
-                             .dp = m->dp,
-                             .pp = m->pp,
-                             .n_layers = holds.n_layers,
-                             .embed = holds.embed,
-                             .head = holds.head,
-                             .apart = ends_apart(e->long_one),
-                             .copies = dh_schedule_copies_of(schedule),
-                             .middle = is_middle(e->long_one, rank),
-                             .sequence = dh_recipe_sequence(r),
-                             .zero = dh_sharing_zero(&r->sharing),
-                             .bucket_bytes = r->bucket_bytes,
-                             .fuse = r->fuse,
-                             .ahead = dh_recipe_is_post_validated(r),
-                             .by_stage = by_stage(e),
-                             .virtual_stages = schedule->n_stages / schedule->n_ranks,
-                             .one_micro = schedule->n_micro == 1,
-                             .gradient_sync = r->sharing.gradient_sync,
-                             .in_stages = dh_recipe_in_stages(r),
-                             .by_costs = dh_recipe_stages_by_costs(r),
-                             .moe_dispatch = r->moe_dispatch,
-                             .expert_rows = r->expert_rows,
-                             .recompute = e->t->options->cluster ? r->recompute : 0,
-                             .asked_whole = system.row.traits != 0 &&
-                                            r->sharing.sequence == DH_SEQUENCE_WHOLE};
+    const outline_key key = {
+        .costs = (uint64_t)(uintptr_t)r->costs,
+        .kinds = holds.kinds,
+        .tp = m->tp,
+        .cp = m->cp,
+        .ep = m->ep,
+        .dp = m->dp,
+        .pp = m->pp,
+        .n_layers = holds.n_layers,
+        .embed = holds.embed,
+        .head = holds.head,
+        .apart = ends_apart(e->long_one),
+        .copies = dh_schedule_copies_of(schedule),
+        .middle = is_middle(e->long_one, rank),
+        .sequence = dh_recipe_sequence(r),
+        .zero = dh_sharing_zero(&r->sharing),
+        .bucket_bytes = r->bucket_bytes,
+        .fuse = r->fuse,
+        .ahead = dh_recipe_is_post_validated(r),
+        .by_stage = by_stage(e),
+        .virtual_stages = schedule->n_stages / schedule->n_ranks,
+        .split = schedule->n_stages > schedule->n_ranks ? 1 + e->row->config.at[DH_TUNE_SPLIT] : 0,
+        .many = tune_outline_many(schedule),
+        .one_micro = schedule->n_micro == 1,
+        .gradient_sync = r->sharing.gradient_sync,
+        .in_stages = dh_recipe_in_stages(r),
+        .by_costs = dh_recipe_stages_by_costs(r),
+        .moe_dispatch = r->moe_dispatch,
+        .expert_rows = r->expert_rows,
+        .recompute = e->t->options->cluster ? r->recompute : 0,
+        .asked_whole = system.row.traits != 0 && r->sharing.sequence == DH_SEQUENCE_WHOLE};
     void **place = dh_table_at(&e->t->outlines, e->t->arena, &key, sizeof key);
     tune_outline *made = NULL;
     if (!place) return dh_no_memory(e->ctx);

@@ -61,6 +61,11 @@ static bool goes_by_stage(const dh_program *p, const dh_schedule *s)
     return true;
 }
 
+bool tune_outline_many(const dh_schedule *schedule)
+{
+    return schedule->n_micro >= 4 * schedule->n_ranks;
+}
+
 /* The virtual stage of a flat, whose blocks are all of one. layers: by stage. */
 static int64_t stage_of(const dh_program *p, const dh_recipe *r, const int64_t *layers,
                         uint32_t flat)
@@ -75,17 +80,19 @@ static int64_t stage_of(const dh_program *p, const dh_recipe *r, const int64_t *
 
 /* Bytes of a bucket of a neighbour stage on the rank; 0: none. behind: the next stage's bucket that
  * is reduced last, since its blocks come first. Else the previous stage's first one. A stage without
- * layers waits for other ranks. Its neighbour is reduced meanwhile, unless gathers go first. */
+ * layers waits for other ranks. With many micro-batches its neighbour is reduced meanwhile, unless
+ * gathers go first: seen in simulations. With few it is not, and the bucket counts. */
 static uint64_t neighbour_of(const dh_program *p, const dh_recipe *r, const int64_t *layers,
                              int64_t from, bool behind)
 {
     const int64_t way = behind ? 1 : -1;
+    const bool meanwhile = !r->sharing.parameters && tune_outline_many(r->schedule);
     uint32_t found = DH_NONE;
     int64_t nearest = INT64_MAX;
     for (uint32_t f = 0; f < p->flats.n; f++) {
         const int64_t v = stage_of(p, r, layers, f), away = way * (v - from);
         const bool apart = layers[v] == 0 || layers[from] == 0;
-        if (away <= 0 || away > nearest || (apart && !r->sharing.parameters)) continue;
+        if (away <= 0 || away > nearest || (apart && meanwhile)) continue;
         const bool next = found != DH_NONE && away == nearest &&
                           (p->flats.at[f].first_block > p->flats.at[found].first_block) == behind;
         if (next) continue;
@@ -447,20 +454,25 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
 {
     dh_program_spec own = *spec;
     const int32_t n_stages = own.recipe.schedule->n_stages;
-    int64_t *layers = DH_NEW_N(arena, int64_t, n_stages);
+    int64_t *layers = calloc((size_t)n_stages, sizeof *layers);
     dh_program *p;
     own.outline = own.unplaced = true;
-    if (!layers) return dh_no_memory(ctx);
-    DH_TRY(dh_layer_split(ctx, own.recipe.model.n_layers, n_stages,
-                          own.recipe.layer_split ? own.recipe.layer_split : "", layers));
-    DH_TRY(dh_program_build(ctx, &own, &p));
+    dh_status st = layers ? DH_OK : dh_no_memory(ctx);
+    if (st == DH_OK)
+        st = dh_layer_split(ctx, own.recipe.model.n_layers, n_stages,
+                            own.recipe.layer_split ? own.recipe.layer_split : "", layers);
+    if (st == DH_OK) st = dh_program_build(ctx, &own, &p);
+    if (st != DH_OK) {
+        free(layers);
+        return st;
+    }
     const size_t n_blocks = place_of(p, (uint32_t)p->blocks.n);
     tune_outline *o = DH_NEW(arena, tune_outline);
     tune_exchange *blocks = DH_NEW_N(arena, tune_exchange, n_blocks + 1);
     replayed r = {.end_ns = calloc(p->instrs.n + 1, sizeof *r.end_ns),
                   .first_gather_ns = calloc(p->instrs.n + 1, sizeof *r.first_gather_ns)};
     const bool ok = o && blocks && r.end_ns && r.first_gather_ns;
-    dh_status st = ok ? DH_OK : dh_no_memory(ctx);
+    st = ok ? DH_OK : dh_no_memory(ctx);
     if (st == DH_OK) {
         o->blocks = blocks;
         walk(p, spec->recipe.costs, &r, o);
@@ -477,6 +489,7 @@ dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec 
     }
     free(r.end_ns);
     free(r.first_gather_ns);
+    free(layers);
     dh_program_destroy(p);
     return st;
 }

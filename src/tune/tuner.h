@@ -284,6 +284,9 @@ typedef struct tune_outline {
  * out       the caller sets backward_speed and reduction_speed to those of its own kind */
 dh_status tune_outline_make(dh_ctx *ctx, dh_arena *arena, const dh_program_spec *spec,
                             const dh_system *system, unsigned kinds, tune_outline **outline);
+/* Whether a schedule has enough micro-batches for reductions of one stage to end during the next.
+ * Outlines differ by it. */
+bool tune_outline_many(const dh_schedule *schedule);
 
 /* ---- slots.c: time and memory of a class of slots ------------------------------------------- */
 

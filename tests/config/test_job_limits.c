@@ -160,6 +160,10 @@ static void longrope_needs_its_factors(void **state)
          "original_max_seq is 0"},
         {"model: {preset: phi-3.5-moe, rope_short_factor: [1, 0]}", "\"0\" is not valid"},
         {"model: {preset: phi-3.5-moe, rope_short_factor: [1, x]}", "\"x\" is not valid"},
+        {"model: {preset: phi-3.5-moe, rope_short_factor: '1 9, 1'}", "\"1 9\" is not valid"},
+        {"model: {preset: phi-3.5-moe, rope_short_factor: "
+         "[1.0000000000000000000000000000000000000e5]}",
+         "is not valid"},
         {"model: {preset: phi-3.5-moe, rope_long_factor: [1, 2]}",
          "give model.rope_scaling=longrope"},
         {"model: {preset: phi-3.5-moe, rope_scaling: longrope, rope_long_factor: [1, 2]}",

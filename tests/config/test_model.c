@@ -789,6 +789,8 @@ static void refuses_what_it_does_not_compute(void **state)
         {PHIMOE "\"short_factor\": [1, 1, 2]" MSCALES "}}", "\"short_factor\" must be a list",
          DH_EFORMAT},
         {PHIMOE "\"short_factor\": [1, 1, 2, true]" MSCALES "}}", "as number 3", DH_EFORMAT},
+        {PHIMOE "\"short_factor\": [1, 1, 2, 1e-320]" MSCALES "}}", "rope_short_factor has 9.99",
+         DH_EINVAL},
         {PHIMOE "\"short_factor\": [1, 1, 2, 0]" MSCALES "}}", "rope_short_factor has 0",
          DH_EINVAL},
         {PHIMOE "\"short_factor\": [1, 1, 2, 2], \"long_factor\": [1, 1, 2, 2]}}",
