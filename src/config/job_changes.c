@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -23,9 +24,44 @@ static size_t common_folders(const char *a, const char *b)
     }
 }
 
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+/* ".." takes away the folder before it. Behind a link it stays: there it is another folder. */
+static void go_up(dh_str *path)
+{
+    const char *last = path->len ? strrchr(path->text, '/') : NULL;
+    if (!last) return; /* the root is above itself */
+    if (strcmp(last, "/..") == 0 || is_link(path->text))
+        dh_str_printf(path, "/..");
+    else
+        path->text[path->len = (size_t)(last - path->text)] = '\0';
+}
+
+/* A whole path without "." and ".."; NULL: out of memory. */
+static char *fold(dh_arena *arena, const char *path)
+{
+    dh_str out = DH_STR_INIT;
+    for (size_t n; *path; path += n) {
+        path += *path == '/';
+        n = strcspn(path, "/");
+        if (n == 2 && memcmp(path, "..", 2) == 0)
+            go_up(&out);
+        else if (n > 0 && !(n == 1 && *path == '.'))
+            dh_str_printf(&out, "/%.*s", (int)n, path);
+    }
+    char *text = out.failed ? NULL : dh_arena_strdup(arena, out.len ? out.text : "/");
+    dh_str_fini(&out);
+    return text;
+}
+
 char *dh_job_path_from(dh_arena *arena, const char *dir, const char *path)
 {
     if (*dir != '/' || *path != '/') return dh_arena_strdup(arena, path);
+    if (!(path = fold(arena, path))) return NULL;
     const size_t n = common_folders(dir, path);
     if (n == 0) return dh_arena_strdup(arena, path); /* only the root is common */
     dh_str out = DH_STR_INIT;

@@ -97,7 +97,7 @@ check 'no defaults' sh -c "! grep -qE 'topology|optimizer|links|layer_split' '$t
 check 'few lines' awk 'END { exit NR > 25 }' "$tmp/best.yaml"
 mkdir -p "$tmp/found" "$tmp/texts"
 ok "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one --verify 0 --quiet \
-    --set "data.train=$tmp/texts/a.txt" --write "$tmp/found/best.yaml"
+    --set "data.train=$tmp/found/../texts/a.txt" --write "$tmp/found/best.yaml"
 check 'paths start at the folder' grep -qF '"../texts/a.txt"' "$tmp/found/best.yaml"
 fails 1 'its folder is not there, or takes no files' "$dhelix" tune "$tmp/job.yaml" --cluster h100 --devices 16 $one \
     --verify 0 --quiet --write "$tmp/nowhere/best.yaml"

@@ -487,10 +487,14 @@ static void paths_start_at_a_folder(void **state)
         {"/a/b", "/a/b/c.txt", "c.txt"},        {"/a/b", "/a/b/c", "./c"},
         {"/a/b", "/a/c/d.txt", "../c/d.txt"},   {"/a/b/c", "/a", "../../."},
         {"/a/b", "/a/bc/d.txt", "../bc/d.txt"}, {"/a/b", "/c/d.txt", "/c/d.txt"},
-        {"/", "/c/d.txt", "/c/d.txt"}};
+        {"/", "/c/d.txt", "/c/d.txt"},          {"/a/b", "/a/b/e/../c.txt", "c.txt"},
+        {"/a/b", "/a/e/.././b//c/d", "c/d"},    {"/a/b", "/a/../../c", "/c"}};
     dh_arena *arena = dh_arena_create();
     for (size_t i = 0; i < DH_COUNTOF(cases); i++)
         assert_string_equal(dh_job_path_from(arena, cases[i][0], cases[i][1]), cases[i][2]);
+    /* What is above a link is not what is above its name. */
+    assert_string_equal(dh_job_path_from(arena, "/proc", "/proc/self/../net/tcp"),
+                        "self/../net/tcp");
     dh_arena_destroy(arena);
 }
 
