@@ -20,6 +20,33 @@ void tune_found_fini(tune_found *f)
     dh_vec_fini(&f->values);
 }
 
+/* ---- order of rows -------------------------------------------------------------------------- */
+
+/* How far a configuration is from the plainest; what comes first weighs most. */
+static int plainness(const dh_tune_config *config)
+{
+    size_t n;
+    const char *strategy = dh_strategies(&n)[config->at[DH_TUNE_STRATEGY]].name;
+    const char *schedule = dh_schedule_rows(&n)[config->at[DH_TUNE_SCHEDULE]]->name;
+    return 4 * (strcmp(strategy, "sequential") != 0) + 2 * (strcmp(schedule, "1f1b") != 0) +
+           (config->at[DH_TUNE_STAGES] > 1);
+}
+
+int tune_compare(const dh_tune_config *a, double a_ns, const dh_tune_config *b, double b_ns)
+{
+    const double x = floor(log(a_ns) / TUNE_EQUAL), y = floor(log(b_ns) / TUNE_EQUAL);
+    if (x != y) return x < y ? -1 : 1;
+    const int by_plainness = plainness(a) - plainness(b);
+    if (by_plainness) return by_plainness;
+    return a_ns < b_ns ? -1 : a_ns > b_ns;
+}
+
+/* No row that takes longer comes before one of this time. */
+static double longest_equal(double ns)
+{
+    return ns * (1 + 2 * TUNE_EQUAL);
+}
+
 /* ---- values --------------------------------------------------------------------------------- */
 
 /* A dimension in which this configuration chooses nothing: a choice of others. */
@@ -63,34 +90,35 @@ static tune_value *value_at(tune_found *f, int dim, int64_t value, int64_t place
 dh_status tune_found_limits(dh_ctx *ctx, tune_found *f, const dh_tune_config *config, int64_t place,
                             tune_hints *hints, tune_limits *limits)
 {
-    limits->step_ns = f->n_best < f->n_kept ? INFINITY : f->best[f->n_best - 1].step_ns;
+    double most_ns = f->n_best < f->n_kept ? INFINITY : f->best[f->n_best - 1].step_ns;
     limits->bytes = 0;
     for (int d = 0; d < DH_N_TUNE_DIM; d++) {
         if (is_idle(config, d)) continue;
         const tune_value *v = value_at(f, d, config->at[d], place, &hints->at[d]);
         if (!v) return dh_no_memory(ctx);
         const dh_tune_value_row *row = &v->row;
-        limits->step_ns = DH_MAX(limits->step_ns, row->n_fit ? row->best.step_ns : INFINITY);
+        most_ns = DH_MAX(most_ns, row->n_fit ? row->best.step_ns : INFINITY);
         if (row->n_fit == 0)
             limits->bytes = DH_MAX(
                 limits->bytes, row->n_too_large ? (double)row->best.memory.peak_bytes : INFINITY);
     }
+    limits->step_ns = longest_equal(most_ns);
     return DH_OK;
 }
 
 /* ---- estimates ------------------------------------------------------------------------------ */
 
 /* Of equals the first stays ahead. */
-static bool is_before(double a, int64_t place_a, double b, int64_t place_b)
+static bool is_before(const dh_tune_row *a, int64_t place_a, const dh_tune_row *b, int64_t place_b)
 {
-    return a < b || (a == b && place_a < place_b);
+    const int order = tune_compare(&a->config, a->step_ns, &b->config, b->step_ns);
+    return order < 0 || (order == 0 && place_a < place_b);
 }
 
 static void keep(tune_found *f, const dh_tune_row *row, int64_t place)
 {
     size_t at = f->n_best;
-    while (at > 0 && is_before(row->step_ns, place, f->best[at - 1].step_ns, f->places[at - 1]))
-        at--;
+    while (at > 0 && is_before(row, place, &f->best[at - 1], f->places[at - 1])) at--;
     if (at == f->n_kept) return;
     if (f->n_best < f->n_kept) f->n_best++;
     memmove(&f->best[at + 1], &f->best[at], (f->n_best - at - 1) * sizeof *f->best);
@@ -102,7 +130,7 @@ static void keep(tune_found *f, const dh_tune_row *row, int64_t place)
 static void note_fit(tune_value *v, const dh_tune_row *row, int64_t place)
 {
     dh_tune_value_row *of = &v->row;
-    if (of->n_fit > 0 && !is_before(row->step_ns, place, of->best.step_ns, v->best)) return;
+    if (of->n_fit > 0 && !is_before(row, place, &of->best, v->best)) return;
     of->best = *row;
     v->best = place;
 }
@@ -110,10 +138,10 @@ static void note_fit(tune_value *v, const dh_tune_row *row, int64_t place)
 static void note_too_large(tune_value *v, const dh_tune_row *row, int64_t place)
 {
     dh_tune_value_row *of = &v->row;
-    const bool least =
-        of->n_too_large == 0 || is_before((double)row->memory.peak_bytes, place,
-                                          (double)of->best.memory.peak_bytes, v->best);
-    if (of->n_fit > 0 || !least) return;
+    const uint64_t bytes = row->memory.peak_bytes, least = of->best.memory.peak_bytes;
+    const bool is_least =
+        of->n_too_large == 0 || bytes < least || (bytes == least && place < v->best);
+    if (of->n_fit > 0 || !is_least) return;
     of->best = *row;
     v->best = place;
 }

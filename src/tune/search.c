@@ -24,13 +24,15 @@ typedef struct search {
 
 /* ---- simulation ----------------------------------------------------------------------------- */
 
-/* Rows that fit come first, then rows that were simulated, then shorter ones. */
+/* Rows that fit come first, then rows that were simulated, then shorter ones (tune_compare). */
 static bool is_better(const dh_tune_row *a, const dh_tune_row *b)
 {
     if (a->fits != b->fits) return a->fits;
     if ((a->simulated_ns > 0) != (b->simulated_ns > 0)) return a->simulated_ns > 0;
-    if (a->simulated_ns != b->simulated_ns) return a->simulated_ns < b->simulated_ns;
-    return a->step_ns < b->step_ns;
+    const bool simulated = a->simulated_ns > 0;
+    const int order = tune_compare(&a->config, simulated ? (double)a->simulated_ns : a->step_ns,
+                                   &b->config, simulated ? (double)b->simulated_ns : b->step_ns);
+    return order ? order < 0 : a->step_ns < b->step_ns;
 }
 
 static void sort_rows(dh_tune_row *rows, size_t n)

@@ -442,8 +442,19 @@ dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tun
 
 /* ---- found.c: the best so far, and the best with each value ---------------------------------- */
 
+/* TUNING: times that differ by a smaller part are equal. Estimates of schedules and strategies that
+ * change nothing (one stage, nothing communicated) differ by rounding. */
+#define TUNE_EQUAL 1e-4
+
+/* The order of rows. Times are compared as whole numbers of parts of TUNE_EQUAL, so the order is one
+ * for any number of rows. Of equals the plainest comes first: strategy sequential before others,
+ * then schedule 1f1b, then one virtual stage. The exact time comes last.
+ * in        a_ns, b_ns: above 0
+ * returns   below 0: a comes first; 0: neither does */
+int tune_compare(const dh_tune_config *a, double a_ns, const dh_tune_config *b, double b_ns);
+
 /* The result does not depend on the order in which configurations come. Each has its place in the
- * order of space.c, and of equals the first stays. One thread at a time. */
+ * order of space.c, and of equals (tune_compare) the first stays. One thread at a time. */
 typedef struct tune_value {
     dh_tune_value_row row;
     int64_t first, best, refused; /* places of the first with the value, of row.best, of row.why */

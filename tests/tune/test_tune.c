@@ -399,6 +399,71 @@ static void test_other_rows_change_no_estimate(void **state)
     close_setup(&s);
 }
 
+static int64_t row_named(dh_tune_dim dim, const char *name)
+{
+    char text[64];
+    for (int64_t i = 0; i < 64; i++)
+        if (strcmp(dh_tune_value(dim, i, text, sizeof text), name) == 0) return i;
+    fail_msg("no value %s", name);
+    return -1;
+}
+
+/* Of times that are equal but for rounding the plainest comes first; else the shorter. */
+static void test_equal_times_are_ordered_by_plainness(void **state)
+{
+    (void)state;
+    const int64_t sequential = row_named(DH_TUNE_STRATEGY, "sequential");
+    const int64_t dhelix = row_named(DH_TUNE_STRATEGY, "dhelix");
+    const int64_t one = row_named(DH_TUNE_SCHEDULE, "1f1b"),
+                  zb = row_named(DH_TUNE_SCHEDULE, "zb-v");
+    const int64_t configs[][3] = {{sequential, one, 1}, {sequential, one, 2}, {sequential, zb, 2},
+                                  {dhelix, one, 1},     {dhelix, one, 2},     {dhelix, zb, 2}};
+    const double ns = 1.00001e8; /* away from a border of what counts as equal */
+    for (size_t i = 0; i < DH_COUNTOF(configs); i++)
+        for (size_t k = 0; k < DH_COUNTOF(configs); k++) {
+            dh_tune_config a = {{0}}, b = {{0}};
+            dh_tune_config *both[] = {&a, &b};
+            for (int j = 0; j < 2; j++) {
+                const int64_t *from = configs[j ? k : i];
+                both[j]->at[DH_TUNE_STRATEGY] = from[0];
+                both[j]->at[DH_TUNE_SCHEDULE] = from[1];
+                both[j]->at[DH_TUNE_STAGES] = from[2];
+            }
+            const int order = tune_compare(&a, ns * (i < k ? 1 + 1e-6 : 1), &b, ns);
+            assert_int_equal(order < 0, i < k);
+            assert_int_equal(order > 0, i > k);
+            assert_true(tune_compare(&a, ns * 1.001, &b, ns) > 0);
+            assert_true(tune_compare(&a, ns, &b, ns * 1.001) < 0);
+        }
+}
+
+/* One stage has one order, and pairs hide little: schedules of pairs are as good within rounding. */
+static void test_equals_go_to_the_plainest(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    setup s = open_setup("model: {preset: gpt2-xl, n_layers: 8, vocab: 4096}\n"
+                         "train: {batch: 16, micro_batch: 1, seq_len: 512, dtype: bf16}\n"
+                         "parallel: {dp: 16, zero: 1}\n");
+    dh_cluster_destroy(s.cluster);
+    assert_ok(&ctx, dh_cluster_find(&ctx, "a40", &s.cluster));
+    dh_tune_options o = options_of(&s, 16);
+    o.fixed = ((1u << DH_N_TUNE_DIM) - 1) & ~(1u << DH_TUNE_SCHEDULE) & ~(1u << DH_TUNE_STRATEGY);
+    o.strategies = "sequential,dhelix,flux,coconet";
+    o.n_simulated = 0;
+    dh_tune *t = search(&s, &o);
+    const dh_tune_row *best = &t->rows[0];
+    assert_int_equal(best->config.at[DH_TUNE_STRATEGY], row_named(DH_TUNE_STRATEGY, "sequential"));
+    assert_int_equal(best->config.at[DH_TUNE_SCHEDULE], row_named(DH_TUNE_SCHEDULE, "1f1b"));
+    assert_int_equal(best->config.at[DH_TUNE_STAGES], 1);
+    size_t n_shorter = 0;
+    for (size_t i = 1; i < t->n_rows; i++) n_shorter += t->rows[i].step_ns < best->step_ns;
+    print_message("%zu of %zu rows are shorter within rounding\n", n_shorter, t->n_rows);
+    assert_true(n_shorter > 0);
+    dh_tune_destroy(t);
+    close_setup(&s);
+}
+
 /* A job with all its own values. */
 static void one_is_within(double share, const char *text, const char *cluster, int64_t devices,
                           const char *strategy, const char *schedule)
@@ -1090,6 +1155,8 @@ int main(void)
         cmocka_unit_test(test_parameters_by_virtual_stage),
         cmocka_unit_test(test_gathers_behind_reductions),
         cmocka_unit_test(test_other_rows_change_no_estimate),
+        cmocka_unit_test(test_equal_times_are_ordered_by_plainness),
+        cmocka_unit_test(test_equals_go_to_the_plainest),
         cmocka_unit_test(test_reductions_behind_slots),
         cmocka_unit_test(test_gradients_made_in_forwards),
         cmocka_unit_test(test_gradients_by_micro_batch),
