@@ -113,6 +113,7 @@ typedef struct dh_describe_eval_options {
     int64_t threads;           /* 0: all cores */
     dh_dtype dtype;            /* of computation: DH_F32 or DH_BF16 */
     bool special_tokens;       /* texts of special tokens become those tokens */
+    bool progress;             /* a line of progress on standard error, where that is a terminal */
 } dh_describe_eval_options;
 
 /* The loss of a trained model on given data, which are cut into sequences in file order.

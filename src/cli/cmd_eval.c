@@ -105,7 +105,8 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
                                           .micro_batch = a->micro_batch,
                                           .threads = a->threads,
                                           .dtype = (dh_dtype)a->dtype,
-                                          .special_tokens = a->special};
+                                          .special_tokens = a->special,
+                                          .progress = !cli->quiet};
     dh_evaluated evaluated;
     DH_TRY(dh_evaluated_make(ctx, cli->args.at[0], &how, &evaluated));
     return print(ctx, cli, &evaluated);

@@ -214,11 +214,12 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
 }
 
 /* How to simulate; borrows cluster and lists. */
-static dh_simulated_how how_of(const simulate_args *a, const dh_cluster *cluster,
+static dh_simulated_how how_of(const dh_cli *cli, const simulate_args *a, const dh_cluster *cluster,
                                const slow_lists *slow)
 {
     return (dh_simulated_how){
         .cluster = cluster,
+        .progress = !cli->quiet,
         .peak_flops_per_s = a->peak_tflops * 1e12,
         .simulation = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
                                .placed = a->placed || a->out || a->trace,
@@ -434,7 +435,7 @@ static dh_status run(dh_ctx *ctx, dh_cli *cli, const void *args)
             ctx, cli, "--reshard and --reshard-chunk are details of --reshard-to: give that too");
     dh_status st = list_slow(ctx, cli, a, &slow);
     if (st == DH_OK && a->cluster) st = dh_cluster_find(ctx, a->cluster, &cluster);
-    const dh_simulated_how how = how_of(a, cluster, &slow);
+    const dh_simulated_how how = how_of(cli, a, cluster, &slow);
     if (st == DH_OK && a->reshard_to.n > 0)
         st = simulate_reshard(ctx, cli, a, cluster);
     else if (st == DH_OK)

@@ -77,9 +77,12 @@ static dh_status measure(dh_ctx *ctx, const dh_describe_eval_options *a, const d
     for (int64_t i = 0; rows && i < r->sequences; i++)
         DH_TRY(dh_dataset_lengths(ctx, ds, i, add_targets, &r->tokens));
     dh_session *session;
+    dh_progress progress;
     DH_TRY(dh_found_session(ctx, found, spec, rows, &session));
     dh_batch_source source = dh_run_source(ds);
-    dh_status st = dh_session_eval(ctx, session, &source, 0, n, &r->loss);
+    dh_progress_start(&progress, 0, n, 1, !a->progress);
+    dh_status st = dh_session_eval(ctx, session, &source, 0, n, &progress, &r->loss);
+    dh_progress_clear(&progress);
     dh_session_destroy(session);
     return st;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "describe/shown.h"
+
 /* ---- what is varied ------------------------------------------------------------------------- */
 
 static dh_status add_value(dh_ctx *ctx, dh_grid *g, const char *setting, const char *text, size_t n,
@@ -153,6 +155,26 @@ static dh_status check_job(dh_ctx *ctx, const char *path, const char *const *ove
     return st;
 }
 
+/* overrides [n + axes]. */
+static dh_status simulate_cells(dh_ctx *ctx, dh_grid *g, const char *path, const char **overrides,
+                                size_t n, const dh_simulated_how *how)
+{
+    dh_shown shown;
+    dh_simulated_how watched = *how;
+    dh_status st = DH_OK;
+    dh_shown_start(&shown, how->progress, false);
+    watched.simulation.sim.watch = &shown.watch;
+    for (size_t i = 0; st == DH_OK && i < g->n; i++) {
+        const bool two = g->n_axes == 2;
+        dh_shown_next(&shown, i, g->n, "%s=%s%s%s%s%s", g->axes[0].key, dh_grid_value(g, i, 0),
+                      two ? " " : "", two ? g->axes[1].key : "", two ? "=" : "",
+                      two ? dh_grid_value(g, i, 1) : "");
+        st = simulate_cell(ctx, g, path, overrides, n, &watched, i);
+    }
+    dh_shown_end(&shown);
+    return st;
+}
+
 static dh_status check_any(dh_ctx *ctx, const dh_grid *g)
 {
     for (size_t i = 0; i < g->n; i++)
@@ -170,8 +192,7 @@ dh_status dh_grid_run(dh_ctx *ctx, const char *path, const char *const *override
         !(grid->cluster = dh_arena_strdup(grid->arena, how->cluster->name)))
         st = dh_no_memory(ctx);
     for (size_t i = 0; all && i < n; i++) all[i] = overrides[i];
-    for (size_t i = 0; st == DH_OK && i < grid->n; i++)
-        st = simulate_cell(ctx, grid, path, all, n, how, i);
+    if (st == DH_OK) st = simulate_cells(ctx, grid, path, all, n, how);
     free(all);
     return st == DH_OK ? check_any(ctx, grid) : st;
 }

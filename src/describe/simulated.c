@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/stop.h"
+#include "describe/shown.h"
 #include "train/recipe.h"
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -325,6 +326,27 @@ static bool is_given_again(const dh_simulated_list *list, const dh_simulated *on
                : strcmp(list->job->schedule, one->schedule) == 0 && list->job->vpp == job.vpp;
 }
 
+static dh_status simulate_all(dh_ctx *ctx, const dh_simulated_how *how, dh_simulated_list *list)
+{
+    dh_shown shown;
+    dh_train_simulation watched = how->simulation;
+    dh_status st = DH_OK;
+    dh_shown_start(&shown, how->progress, list->n == 1);
+    watched.sim.watch = &shown.watch;
+    for (size_t i = 0; st == DH_OK && i < list->n;) {
+        dh_simulated *one = &list->at[i];
+        if (is_given_again(list, one)) {
+            memmove(one, one + 1, (--list->n - i) * sizeof *list->at);
+            continue;
+        }
+        dh_shown_next(&shown, i++, list->n, "%s%s%s", one->strategy->name,
+                      one->schedule ? " with " : "", one->schedule ? one->schedule : "");
+        st = simulate_one(ctx, list, &watched, one);
+    }
+    dh_shown_end(&shown);
+    return st;
+}
+
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list)
 {
@@ -334,14 +356,7 @@ dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_ho
     list->peak_flops_per_s = dh_simulated_peak(how, job);
     DH_TRY(dh_job_resolve(ctx, job, &any, &list->open));
     list->job = &list->open->job;
-    for (size_t i = 0; i < list->n;) {
-        if (is_given_again(list, &list->at[i])) {
-            memmove(list->at + i, list->at + i + 1, (--list->n - i) * sizeof *list->at);
-        } else {
-            DH_TRY(simulate_one(ctx, list, &how->simulation, &list->at[i++]));
-        }
-    }
-    return DH_OK;
+    return simulate_all(ctx, how, list);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */

@@ -42,6 +42,7 @@ typedef struct dh_simulated_how {
     const dh_cluster *cluster; /* NULL: this machine */
     double peak_flops_per_s;   /* of a device; 0: the cluster's */
     dh_train_simulation simulation;
+    bool progress; /* a line on a terminal; the simulation's watch is that line's */
 } dh_simulated_how;
 
 /* Strategies and schedules by their names with commas between them, "all", or (NULL) the job's. For

@@ -101,6 +101,7 @@ static void end_parts(machine *m, uint32_t node, int stream, int64_t now)
 static dh_status finish(machine *m, task *t, int stream, int64_t now)
 {
     t->version++;
+    m->n_executed += t->n;
     for (uint32_t i = 0; i < t->n; i++) {
         const uint32_t node = t->nodes[i];
         lane *l = &m->lanes[lane_of(node, stream)];
@@ -344,8 +345,15 @@ static dh_status check_ended(const machine *m)
     return DH_OK;
 }
 
+static void tell(const machine *m)
+{
+    if (m->watch) m->watch->tell(m->watch->user, true, m->n_executed, m->n_all);
+}
+
 static dh_status run(machine *m)
 {
+    enum { TELL_EACH = 1 << 10 };
+    uint64_t n_moments = 0;
     int64_t now = 0;
     bool forced = true;
     for (uint32_t k = m->n; k-- > 0;) DH_TRY(add_node(m, &m->able, m->is_able, k));
@@ -354,9 +362,11 @@ static dh_status run(machine *m)
         while (m->heap.events.n > 0) {
             DH_TRY(dh_heed_stop(m->ctx, "a step was simulated"));
             DH_TRY(step(m, &now));
+            if (n_moments++ % TELL_EACH == 0) tell(m);
         }
         DH_TRY(dh_sim_force(m, now, &forced));
     }
+    tell(m);
     return check_ended(m);
 }
 
@@ -379,6 +389,7 @@ static dh_status init(machine *m)
         return dh_no_memory(m->ctx);
     for (uint32_t k = 0; k < n; k++) {
         m->busy[k].idle = (1U << DH_N_STREAM) - 1;
+        m->n_all += program_of(m, k)->instrs.n;
         DH_TRY(dh_replay_init(m->ctx, &m->replay[k], program_of(m, k)));
     }
     return DH_OK;
@@ -402,9 +413,10 @@ static void fini(machine *m)
     dh_vec_fini(&m->retimed);
 }
 
-dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], dh_sim_node *node)
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], const dh_sim_watch *watch,
+                     dh_sim_node *node)
 {
-    machine m = {.ctx = ctx, .sides = sides, .second = sides[0]->n, .node = node};
+    machine m = {.ctx = ctx, .sides = sides, .second = sides[0]->n, .node = node, .watch = watch};
     m.n = m.second + (sides[1] ? sides[1]->n : 0);
     dh_status st = init(&m);
     if (st == DH_OK) st = run(&m);

@@ -77,6 +77,8 @@ typedef struct machine {
     id_list shifted;            /* nodes on which something began to run or ended */
     id_list retimed;            /* tasks whose speed may differ from now on */
     bool *is_able, *is_shifted; /* by node */
+    const dh_sim_watch *watch;  /* NULL: nobody is told */
+    uint64_t n_executed, n_all; /* instructions of all nodes */
 } machine;
 
 static inline uint32_t node_of_lane(uint32_t id)

@@ -130,8 +130,10 @@ typedef struct dh_sim_node {
 /* Runs all nodes' programs to the end: those of a mesh, and where there is a second side, those
  * that run on the same ranks at the same time, whose nodes come behind the first's.
  * in        sides [2]: the second may be NULL
+ *           watch: NULL: nobody is told
  * errors    DH_EVERIFY they wait for each other for ever; DH_EINVAL; DH_ENOMEM */
-dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], dh_sim_node *node);
+dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], const dh_sim_watch *watch,
+                     dh_sim_node *node);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 

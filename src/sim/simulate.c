@@ -88,8 +88,10 @@ static dh_status find_programs(build *b, bool every_rank)
     b->sim->ranks = DH_NEW_N(b->sim->arena, dh_sim_rank, b->nodes.n);
     if (!b->sim->ranks) return dh_no_memory(b->ctx);
     b->sim->n_classes = b->nodes.n;
+    const dh_sim_watch *watch = b->options->watch;
     for (uint32_t k = 0; k < b->nodes.n; k++) {
         dh_sim_rank *r = &b->sim->ranks[k];
+        if (watch) watch->tell(watch->user, false, k, b->nodes.n);
         r->rank = dh_sim_node_rank(&b->nodes, k);
         r->n_ranks = dh_sim_node_n_ranks(&b->nodes, k);
         r->stage = dh_mesh_coord(&b->mesh, r->rank).pp;
@@ -280,7 +282,7 @@ static dh_status execute(build *b)
     if (!b->node || !b->op_costs) return dh_no_memory(b->ctx);
     for (uint32_t k = 0; k < b->nodes.n; k++) DH_TRY(prepare_node(b, k));
     for (uint32_t k = 0; k < b->beside.n; k++) DH_TRY(prepare_beside(b, k));
-    DH_TRY(dh_sim_run(b->ctx, sides, b->node));
+    DH_TRY(dh_sim_run(b->ctx, sides, b->options->watch, b->node));
     account_beside(b);
     return DH_OK;
 }

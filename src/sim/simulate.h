@@ -56,6 +56,13 @@ typedef enum dh_sim_collapse {
  * alike (bench/sim). */
 #define DH_SIM_MAX_LIKE 512
 
+/* Is told of a simulation as it goes on, by its thread: the programs of its ranks are built, then
+ * their instructions are executed; `done` of n. */
+typedef struct dh_sim_watch {
+    void (*tell)(void *user, bool executes, uint64_t done, uint64_t n);
+    void *user;
+} dh_sim_watch;
+
 typedef struct dh_sim_options {
     dh_sim_collapse collapse;
     bool placed;       /* buffers also get their places: slab_bytes of dh_sim_memory */
@@ -70,6 +77,7 @@ typedef struct dh_sim_options {
      * Ranks that compute on one core at the same time divide it. 0, or as many as ranks: no core is
      * shared. */
     int64_t cores;
+    const dh_sim_watch *watch; /* borrowed; NULL: nobody is told */
 } dh_sim_options;
 
 /* ---- result --------------------------------------------------------------------------- */

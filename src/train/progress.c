@@ -10,6 +10,9 @@
 /* A bar shorter than this says nothing. */
 enum { SHORTEST_BAR = 8 };
 
+/* What is over in less shows no count; a terminal is not written to more often. */
+enum { COUNT_AFTER_NS = 1000000000, COUNT_EACH_NS = 100000000 };
+
 void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log_every, bool quiet)
 {
     *p = (dh_progress){.quiet = quiet,
@@ -18,6 +21,14 @@ void dh_progress_start(dh_progress *p, int64_t first, int64_t total, int64_t log
                        .log_every = DH_MAX(log_every, 1),
                        .start_ns = dh_now_ns(),
                        .first = first};
+    p->count_ns = p->start_ns + COUNT_AFTER_NS;
+}
+
+void dh_progress_anew(dh_progress *p, int64_t total)
+{
+    p->total = total;
+    p->start_ns = dh_now_ns();
+    p->first = 0;
 }
 
 /* A terminal that became narrower has broken the line over several. */
@@ -110,6 +121,10 @@ void dh_progress_count(dh_progress *p, int64_t done, const char *what)
 {
     dh_str text = DH_STR_INIT;
     if (p->quiet || !p->bar) return;
+    const int64_t now = dh_now_ns();
+    const bool ends = done == p->total && p->drawn > 0; /* a line that stays says all */
+    if (now < p->count_ns && !ends) return;
+    p->count_ns = DH_MAX(p->count_ns, now + COUNT_EACH_NS);
     dh_str_printf(&text, "%lld/%lld %s", (long long)done, (long long)p->total, what);
     format_left(p, done, &text);
     draw_line(p, done, text.text ? text.text : "");

@@ -317,12 +317,13 @@ static dh_status blame(dh_ctx *ctx, dh_session *session, const dh_batch_source *
 }
 
 dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
-                          int64_t first, int64_t n_batches, double *loss)
+                          int64_t first, int64_t n_batches, dh_progress *progress, double *loss)
 {
     double total = 0, total_rows = 0;
     for (int64_t i = 0; i < n_batches; i++) {
         double sum, rows;
         DH_TRY(dh_heed_stop(ctx, "a model was evaluated"));
+        dh_progress_count(progress, i, "micro-batches evaluated");
         const int64_t sample = first + i * session->spec.recipe.micro_batch;
         DH_TRY(dh_session_eval_batch(ctx, session, source, sample, &sum, &rows));
         if (!isfinite(sum)) return blame(ctx, session, source, sample, sum);

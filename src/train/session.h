@@ -5,6 +5,7 @@
 
 #include "program/program_spec.h"
 #include "run/exec/exec.h"
+#include "train/progress.h"
 #include "train/turns.h"
 #include "weights/weights.h"
 
@@ -109,9 +110,10 @@ dh_status dh_session_gather(dh_ctx *ctx, dh_session *session);
 /* Sum of losses and rows of one micro-batch from sample `first` of the source. */
 dh_status dh_session_eval_batch(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
                                 int64_t first, double *sum, double *rows);
-/* Mean loss over n_batches micro-batches starting at sample `first` of the source. */
+/* Mean loss over n_batches micro-batches starting at sample `first` of the source, which progress
+ * counts. */
 dh_status dh_session_eval(dh_ctx *ctx, dh_session *session, const dh_batch_source *source,
-                          int64_t first, int64_t n_batches, double *loss);
+                          int64_t first, int64_t n_batches, dh_progress *progress, double *loss);
 
 /* Append n tokens at position pos; logits (float32 [vocab], borrowed until the next
  * call) are those after the last. */

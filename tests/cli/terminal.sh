@@ -167,8 +167,35 @@ check 'the message has a line of its own' \
 # What came to its end leaves its result only.
 terminal 80 "'$dhelix' tune '$tmp/llama.yaml' --cluster h100 --devices 8 --strategies sequential \
     --schedules 1f1b --verify 1"
-check 'no bar stays above the result' \
-    test -z "$(sed 's/.*\x1b\[J//' "$tmp/typescript" | grep -a '^\[[#-]')"
+no_bar_stays() { # command
+    check "no bar of $1 stays above the result" \
+        test -z "$(sed 's/.*\x1b\[J//' "$tmp/typescript" | grep -a '^\[[#-]')"
+}
+no_bar_stays tune
+
+# ---- simulations and evaluations that take longer than a second say how far they are --------------
+shown() { grep -qa "$1" "$tmp/typescript"; }
+is_shown_by() { # text, command that is ended once the text is shown
+    terminal 80 "$2 & sh '$tmp/shows' '$1'; kill -TERM \$!; wait \$!"
+    same "$status" 143 "$2, ended"
+    check "$2 shows '$1'" shown "$1"
+}
+large="simulate examples/llama3_70b.yaml --cluster h100"
+! sanitized || large+=" --set train.batch=64"
+table="$large --table train.micro_batch=1,2 --show step"
+terminal 80 "'$dhelix' $table"
+same "$status" 0 'a table in a terminal'
+check 'cells are counted, and the one at work is named' shown '[01]/2 simulated, now train.micro_batch=[12]'
+no_bar_stays simulate
+terminal 80 "'$dhelix' $table --quiet"
+check 'nothing is drawn with --quiet' test -z "$(grep -a 'simulated, now' "$tmp/typescript")"
+# shellcheck disable=SC2086
+ok "$dhelix" $large --strategies sequential
+check 'nor where there is no terminal' test ! -s "$tmp/err"
+is_shown_by ' simulated, now ' "'$dhelix' $large --every-rank --strategies sequential,list"
+is_shown_by ' programs built' "'$dhelix' $large --every-rank"
+is_shown_by ' micro-batches evaluated' \
+    "'$dhelix' eval '$tmp/run' --data '$PWD/examples/data/tinyshakespeare.txt' --seq 8"
 
 ok "$dhelix" --version
 check 'the version is that of the package' \

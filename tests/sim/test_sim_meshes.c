@@ -663,6 +663,43 @@ static void same_input_same_bytes(void **state)
     for (int k = 0; k < 2; k++) dh_sim_destroy(sims[k]);
 }
 
+typedef struct told {
+    uint64_t n_built, n_executed, n_last;
+    bool in_order;
+} told;
+
+static void note_watch(void *user, bool executes, uint64_t done, uint64_t n)
+{
+    told *t = user;
+    t->in_order &= done <= n && (executes ? t->n_built > 0 && done >= t->n_executed
+                                          : t->n_last == 0 && done == t->n_built);
+    if (executes)
+        t->n_executed = done, t->n_last = n;
+    else
+        t->n_built++;
+}
+
+/* A watch sees programs built, then instructions executed up to the last, of all ranks simulated. */
+static void a_watch_is_told(void **state)
+{
+    (void)state;
+    dh_ctx ctx = DH_CTX_INIT;
+    job j;
+    told seen = {.in_order = true};
+    const dh_sim_watch watch = {note_watch, &seen};
+    dh_sim *sim;
+    job_init(&j, &meshes[4]);
+    assert_ok(&ctx,
+              dh_simulate(&ctx, &j.recipe, &odd,
+                          &(dh_sim_options){.watch = &watch, .collapse = DH_SIM_EVERY}, &sim));
+    assert_true(seen.in_order);
+    assert_int_equal(seen.n_built, sim->n_classes);
+    assert_int_equal(seen.n_executed, sim->n_instrs);
+    assert_int_equal(seen.n_last, sim->n_instrs);
+    dh_sim_destroy(sim);
+    job_fini(&j);
+}
+
 static void counts_flops(void **state)
 {
     (void)state;
@@ -816,6 +853,7 @@ int main(void)
                                        cmocka_unit_test(stepping_ahead_ends_when_it_should),
                                        cmocka_unit_test(rules_hold),
                                        cmocka_unit_test(same_input_same_bytes),
+                                       cmocka_unit_test(a_watch_is_told),
                                        cmocka_unit_test(counts_flops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
