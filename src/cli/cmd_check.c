@@ -112,6 +112,16 @@ static void print_room(dh_str *out, const dh_room *room)
     dh_cli_paragraph(out, &line, 2);
 }
 
+static void print_missing(dh_str *out, const dh_missing *missing)
+{
+    for (size_t i = 0; i < missing->n; i++) {
+        dh_str line = DH_STR_INIT;
+        dh_str_printf(&line, "%s is not here, and dhelix train refuses the job here: %s",
+                      missing->at[i].setting, missing->at[i].message);
+        dh_cli_paragraph(out, &line, 2);
+    }
+}
+
 static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *all)
 {
     char text[32];
@@ -143,6 +153,7 @@ static void print_text(dh_str *out, const dh_resolved *job, const dh_checked *al
                       "in addition, on the host: %s, a copy for checkpoints (checkpoint.async)\n",
                       dh_format_bytes(text, sizeof text, (double)all->copy_bytes));
     if (all->room.n_ranks > 0) print_room(out, &all->room);
+    print_missing(out, &all->missing);
 }
 
 /* ---- as listings ---------------------------------------------------------------------------- */
@@ -271,18 +282,20 @@ const dh_command dh_command_check = {
     .name = "check",
     .doc = "build and verify a job's programs, and say what they need, without running them",
     .usage = "JOB",
-    .notes = "The verifier proves that the programs end, that no two unordered instructions touch\n"
-             "the same bytes with a write, and that nothing lies outside the planned memory.\n"
-             "\n"
-             "Activations and scratch are counted at the moment that needs most. \"As system\" is\n"
-             "the most that is alive where the job's system keeps more than ours does (its\n"
-             "traits). \"Kept by steps\" are weights and moments that steps ahead of the gradient\n"
-             "norm overwrite (optimizer.post_validation). At the end of the step they take the\n"
-             "place of activations, so they raise the peak only where they are larger.\n"
-             "\n"
-             "The last line compares the memory of all ranks, as threads of one process, with the\n"
-             "free memory of this machine. Too little is no error, since the job may be meant for\n"
-             "other machines.\n",
+    .notes =
+        "The verifier proves that the programs end, that no two unordered instructions touch\n"
+        "the same bytes with a write, and that nothing lies outside the planned memory.\n"
+        "\n"
+        "Activations and scratch are counted at the moment that needs most. \"As system\" is\n"
+        "the most that is alive where the job's system keeps more than ours does (its\n"
+        "traits). \"Kept by steps\" are weights and moments that steps ahead of the gradient\n"
+        "norm overwrite (optimizer.post_validation). At the end of the step they take the\n"
+        "place of activations, so they raise the peak only where they are larger.\n"
+        "\n"
+        "At the end the memory of all ranks, as threads of one process, is compared with the\n"
+        "free memory of this machine. Lines below it name files of data.train, data.val and\n"
+        "data.tokenizer that cannot be opened. Neither is an error, since the job may be meant\n"
+        "for other machines.\n",
     .job = true,
     .min_args = 1,
     .max_args = 1,

@@ -81,7 +81,7 @@ dh_status dh_checked_make(dh_ctx *ctx, const dh_resolved *job, int64_t rank, dh_
     if (spec.eval) DH_TRY(add_program(ctx, &spec, DH_MODE_EVAL, checked));
     if (job->job.ranks > 1) DH_TRY(dh_session_verify_mesh(ctx, &spec, &checked->mesh));
     find_room(&spec, &job->job, checked);
-    return DH_OK;
+    return spec.train ? dh_missing_find(ctx, &job->job, &checked->missing) : DH_OK;
 }
 
 void dh_checked_fini(dh_checked *checked)
@@ -160,6 +160,8 @@ json_t *dh_checked_json(const dh_resolved *job, const dh_checked *checked)
                                programs, "derived", dh_derived_json(job));
     if (object && checked->room.n_ranks > 0)
         json_object_set_new(object, "this_machine", room_json(&checked->room));
+    if (object && checked->missing.n > 0)
+        json_object_set_new(object, "missing", dh_missing_json(&checked->missing));
     if (object && checked->copy_bytes > 0)
         json_object_set_new(object, "checkpoint_copy_bytes",
                             json_integer((json_int_t)checked->copy_bytes));

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "describe/footprint.h"
+#include "describe/missing.h"
 #include "report/system_memory.h"
 #include "train/resolve.h"
 #include "train/room.h"
@@ -26,6 +27,7 @@ typedef struct dh_checked {
     uint64_t copy_bytes; /* on the host, of checkpoints written beside training; 0: they are not */
     dh_mesh_footprint mesh; /* n_ranks 0: one rank */
     dh_room room;           /* all ranks on this machine; n_ranks 0: not in host memory */
+    dh_missing missing;     /* files that training would not find here */
 } dh_checked;
 
 const char *dh_checked_mode(dh_mode mode);

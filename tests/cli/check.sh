@@ -94,6 +94,23 @@ ok "$dhelix" check "$tmp/large.yaml"
 says '8.03 B parameters (8030261248)'
 fails 1 'not a multiple of parallel.dp = 3' "$dhelix" check "$tmp/job.yaml" --ranks 3
 
+# Files that training would refuse are named with its message, and are no error: they may be elsewhere.
+ok "$dhelix" check "$tmp/job.yaml" --json
+check 'nothing is missing' test "$(grep -c '"missing"' "$tmp/out")" -eq 0
+bytes=(--set data.tokenizer=bytes --set model.vocab=256)
+missing() { # setting, value, message of train
+    fails 1 "$3" "$dhelix" train "$tmp/job.yaml" --set out="$tmp/none" "${bytes[@]}" --set "$1=$2"
+    ok "$dhelix" check "$tmp/job.yaml" "${bytes[@]}" --set "$1=$2" --json
+    same "$(json setting)" "$1" 'the setting of what is missing'
+    check "its message is that of train: $3" grep -qF -- "$3" "$tmp/out"
+    ok "$dhelix" check "$tmp/job.yaml" "${bytes[@]}" --set "$1=$2"
+    says "$1"
+}
+missing data.train nofile "cannot open $PWD/nofile: No such file or directory"
+missing data.train "$tmp/*.none" "no file matches $tmp/*.none"
+missing data.val nofile "cannot open $PWD/nofile: No such file or directory"
+missing data.tokenizer nofile 'while opening data.tokenizer: tokenizer'
+
 # Every example can be run, and the schedule in a file is the one it says it is.
 for job in examples/*.yaml; do
     smaller=()
