@@ -442,7 +442,7 @@ dh_status tune_estimate(dh_ctx *ctx, tuner *t, const tune_limits *limits, dh_tun
 
 /* ---- found.c: the best so far, and the best with each value ---------------------------------- */
 
-/* TUNING: times that differ by a smaller part are equal. Estimates of schedules and strategies that
+/* TUNING: times in the same of such parts are equal. Estimates of schedules and strategies that
  * change nothing (one stage, nothing communicated) differ by rounding. */
 #define TUNE_EQUAL 1e-4
 
