@@ -42,7 +42,8 @@ DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                                  const dh_report_options *options, const char *path);
 
 typedef struct dh_figures_options {
-    const dh_cluster *cluster;    /* on which jobs are simulated; NULL: this machine */
+    /* On which jobs are simulated and tables predicted; NULL: this machine, the tables' own */
+    const dh_cluster *cluster;
     const char *const *overrides; /* [n_overrides] of jobs, as dh_job_load takes them */
     size_t n_overrides;
     const char *figures; /* names of figures with commas between: only these; NULL: all */
@@ -64,12 +65,15 @@ typedef struct dh_figures_options {
  * in        sources [n]: 1 to DH_REPORT_MAX_RUNS
  *           out: a folder, which gets NAME.svg and NAME.csv of each figure; or FILE.svg for the only
  *           figure, whose numbers become FILE.csv. The folder is made, and each file is replaced
- *           as a whole.
+ *           as a whole. It is UTF-8.
  * out       one object appended: "out", "figures" (names that were drawn) and "missing" (name and
  *           reason of each figure that the sources might have and do not)
- * errors    DH_EMISSING a source is nothing of the above; DH_EFORMAT a file does not say what it
- *           should, with its place; DH_EINVAL an unknown figure, several figures for one file, or
- *           a folder with files of a run; those of simulated jobs; DH_EIO; DH_ENOMEM */
+ * errors    DH_EMISSING a source is nothing of the above, nothing can be drawn, or no source has a
+ *           figure that options name; DH_EFORMAT a file does not say what it should, with its
+ *           place; DH_EINVAL an unknown figure, several figures for one file, a folder with files
+ *           of a run, an output that is read, overrides without a job, or a cluster without a job
+ *           or table; those of simulated jobs; DH_EIO; DH_ENOMEM. Nothing is written then, unless
+ *           writing itself fails. */
 DH_API dh_status dh_report_figures(dh_ctx *ctx, const char *const *sources, size_t n,
                                    const dh_figures_options *options, const char *out,
                                    dh_str *json);

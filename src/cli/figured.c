@@ -64,8 +64,9 @@ dh_status dh_cli_draw(dh_ctx *ctx, const dh_cli *cli, const char *const *sources
                       const dh_figures_options *how, const char *out, bool pdf)
 {
     dh_figures figures;
+    if (cli->json) DH_TRY(dh_figures_check_json(ctx, out));
     DH_TRY(dh_figures_make(ctx, sources, cli->args.n, how, &figures));
-    dh_status st = dh_figures_write(ctx, &figures, out);
+    dh_status st = dh_figures_write(ctx, &figures, out, pdf);
     for (size_t i = 0; pdf && st == DH_OK && i < figures.n; i++)
         if (!figures.at[i].why[0]) st = write_pdf(ctx, figures.folder.text, figures.at[i].name);
     if (st == DH_OK) st = say_figures(ctx, cli, out, &figures);

@@ -90,9 +90,10 @@ dh_status dh_each_text(dh_ctx *ctx, const char *setting, const char *name, dh_in
     dh_path_list list = {0};
     dh_ctx missing = DH_CTX_INIT;
     dh_status st = fn(ctx, user, setting, name);
-    if (st == DH_OK && dh_data_expand(&missing, name, &list) == DH_OK)
-        for (size_t i = 0; st == DH_OK && i < list.paths.n; i++)
-            st = fn(ctx, user, setting, list.paths.at[i]);
+    const dh_status found = dh_data_expand(&missing, name, &list);
+    if (st == DH_OK && found == DH_ENOMEM) st = dh_no_memory(ctx);
+    for (size_t i = 0; st == DH_OK && found == DH_OK && i < list.paths.n; i++)
+        st = fn(ctx, user, setting, list.paths.at[i]);
     dh_path_list_fini(&list);
     return st;
 }

@@ -177,7 +177,48 @@ check 'times in place of a model: the schedule alone' sh -c "! grep -q timeline 
 fails 1 'no cluster is called nowhere' "$dhelix" plot "$tmp/strands.yaml" --cluster nowhere --svg "$tmp/x"
 fails 1 'does not divide' env TMPDIR="$tmp/made" "$dhelix" plot "$tmp/strands.yaml" --cluster h100 --set parallel.tp=3 --svg "$tmp/x"
 fails 1 'would overwrite such files' env TMPDIR="$tmp/made" "$dhelix" plot "$tmp/strands.yaml" --cluster h100 --svg "$tmp/two"
+
+# Pairs of every strategy: names of operators that it cuts stay apart.
+strategies=$("$dhelix" list strategies --json | python3 -c 'import json, sys; print(*[s["name"] for s in json.load(sys.stdin)])')
+check 'there are strategies' test "$(wc -w <<<"$strategies")" -gt 10
+for name in $strategies; do
+    plot examples/tp2pp2.yaml --cluster h100 --set strategy="$name" --figures pairs --svg "$tmp/plot/$name" --quiet
+done
+ok python3 - "$tmp/plot" $strategies <<'EOF2'
+import csv, sys
+cut = 0
+for name in sys.argv[2:]:
+    rows = list(csv.DictReader(open(f"{sys.argv[1]}/{name}/pairs.csv")))
+    pairs = [(r["forward"], r["backward"]) for r in rows]
+    sides = [{pair[i] for pair in pairs} for i in (0, 1)]
+    assert len(set(pairs)) == len(pairs) == len(sides[0]) * len(sides[1]) > 0, name
+    cut += any(side + " 2" in sides[1] for side in sides[1])
+assert cut > 0
+EOF2
+plot examples/tp2pp2.yaml --cluster h100 --figures plan --svg "$tmp/plot/planned" --quiet
+same "$(ls "$tmp/plot/planned")" "plan.csv
+plan.svg" 'no more figures than are named'
 same "$(ls "$tmp/made")" '' 'no simulated folder is left'
+
+# What is read is not overwritten, and then nothing is written.
+mkdir "$tmp/keep"
+keeps() { # SOURCE FILE, the rest: options
+    local before=$(cat "$2") there=$(ls "$tmp/keep")
+    fails 1 "would overwrite it" "$dhelix" plot "$1" "${@:3}"
+    same "$(cat "$2")" "$before" "$2 is as it was"
+    same "$(ls "$tmp/keep")" "$there" 'nothing is written'
+}
+cp "$tmp/run/oef.csv" "$tmp/keep/pairs.csv"
+cp "$tmp/run/oef.csv" "$tmp/keep/mine.csv"
+keeps "$tmp/keep/mine.csv" "$tmp/keep/mine.csv" --svg "$tmp/keep/mine.svg"
+keeps "$tmp/keep/pairs.csv" "$tmp/keep/pairs.csv" --svg "$tmp/keep"
+keeps "$tmp/keep/pairs.csv" "$tmp/keep/pairs.csv" --svg "$tmp/keep/../keep/"
+ln -s keep/pairs.csv "$tmp/link.csv"
+keeps "$tmp/link.csv" "$tmp/keep/pairs.csv" --svg "$tmp/keep"
+ok "$dhelix" check "$tmp/strands.yaml" --set strategy=sequential --print csv
+cp "$tmp/out" "$tmp/keep/schedule.csv"
+cp "$tmp/strands.yaml" "$tmp/keep/own.yaml"
+keeps "$tmp/keep/own.yaml" "$tmp/keep/schedule.csv" --cluster h100 --set strategy=sequential --set parallel.schedule="$tmp/keep/schedule.csv" --svg "$tmp/keep"
 
 # What commands print as JSON: steps as bars, and where their time went.
 "$dhelix" simulate "$tmp/strands.yaml" --cluster h100 --strategies sequential,flux,dhelix --json >"$tmp/steps.json" 2>/dev/null
@@ -230,7 +271,7 @@ fails 1 'other.json: one or two settings' "$dhelix" plot "$tmp/other.json" --svg
 echo '{"ranked": [{"settings": 3}, 5], "strategies": 7}' >"$tmp/other.json"
 fails 1 'other.json: one or two settings' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
 python3 -c 'print("{\"strategies\": [" + ",".join(["{\"reason\": \"no\"}"] * 1025) + "]}")' >"$tmp/other.json"
-fails 1 'other.json: one or two settings' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
+fails 1 'other.json: 1025 rows' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
 echo '{"a": ' >"$tmp/other.json"
 fails 1 'other.json:2:' "$dhelix" plot "$tmp/other.json" --svg "$tmp/x"
 check 'no folder for what is not drawn' test ! -e "$tmp/x"

@@ -5,6 +5,9 @@
 #include "report/html/figures.h"
 #include "report/html/source.h"
 
+/* Whether a list of names with commas between has this one. */
+bool figure_is_listed(const char *names, const char *name);
+
 /* Each appends to f->svg and f->csv. False: the runs have no data for it, and nothing is appended;
  * f->why may say more. Running out of memory shows in the texts. Figures of one run take n = 1. */
 bool figure_metric(const figured_run *runs, size_t n, dh_figure *f); /* f->name says which */

@@ -97,6 +97,9 @@ bool figure_metric(const figured_run *runs, size_t n, dh_figure *f)
         used += v && v->points.n ? 2 : 1;
     }
     const chart_text text = {q->title, "step", q->unit};
+    for (size_t i = 0; i < n && !used; i++)
+        if (get(runs[i].data, "metrics"))
+            snprintf(f->why, sizeof f->why, "no line of the metrics has `%s`", q->key);
     if (used) chart_curves(&text, curves, used, q->from_zero, &f->svg);
     for (size_t i = 0; i < DH_COUNTOF(curves); i++) dh_vec_fini(&curves[i].points);
     for (size_t i = 0; i < n; i++) dh_str_fini(&names[i]);
@@ -136,7 +139,10 @@ static bool shares_of(const json_t *times, double steps, double ms[N_PART])
     ms[BUBBLE] = or_zero(number(get(times, "bubble_ms")));
     ms[PARTNERS] = or_zero(number(get(times, "partners_ms")));
     ms[IDLE] = or_zero(number(get(times, "idle_ms"))) - ms[BUBBLE] - ms[PARTNERS];
-    for (int i = 0; i < N_PART; i++) ms[i] = DH_MAX(ms[i], 0) / DH_MAX(steps, 1);
+    double sum = 0; /* of what can be drawn */
+    for (int i = 0; i < N_PART; i++) sum += chart_is_drawn(ms[i]) ? DH_MAX(ms[i], 0) : 0;
+    for (int i = 0; i < N_PART; i++)
+        ms[i] = ms[i] > 1e-9 * sum ? ms[i] / DH_MAX(steps, 1) : 0; /* the rest is rounding */
     return true;
 }
 

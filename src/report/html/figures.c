@@ -2,6 +2,7 @@
 #include "report/html/figures.h"
 #include "base/json_text.h"
 #include "base/needs.h"
+#include "costs/cluster.h"
 #include "report/html/figure.h"
 #include "train/inputs.h"
 
@@ -18,11 +19,12 @@ static const struct {
     const char *missing;
 } rows[] = {
     {"loss", FROM_METRICS, false, figure_metric, "no metrics.jsonl: training writes it"},
-    {"learning-rate", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
-    {"gradient-norm", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
-    {"tokens-per-second", FROM_METRICS, false, figure_metric, "metrics.jsonl has none"},
+    {"learning-rate", FROM_METRICS, false, figure_metric, "no metrics.jsonl: training writes it"},
+    {"gradient-norm", FROM_METRICS, false, figure_metric, "no metrics.jsonl: training writes it"},
+    {"tokens-per-second", FROM_METRICS, false, figure_metric,
+     "no metrics.jsonl: training writes it"},
     {"load-balancing-loss", FROM_METRICS, false, figure_metric,
-     "metrics.jsonl has none: no experts"},
+     "no metrics.jsonl: training writes it"},
     {"time", FROM_SUMMARY, false, figure_time,
      "no times in summary.json: only runs on several ranks have them"},
     {"timeline", FROM_TRACE, true, figure_timeline, "no trace: --set trace.step=N"},
@@ -59,8 +61,7 @@ static void label_runs(figured_run *runs, size_t n)
     for (size_t i = 0; same && i < n; i++) runs[i].label = name_of(&runs[i]);
 }
 
-/* Whether a list of names with commas between has this one. */
-static bool is_listed(const char *names, const char *name)
+bool figure_is_listed(const char *names, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *at = names; at; at = strchr(at, ','), at += at != NULL)
@@ -91,7 +92,7 @@ static dh_status check_names(dh_ctx *ctx, const char *names)
 /* A figure that was asked for by name is listed also where the source cannot have it. */
 static bool is_wanted(const char *names, size_t row, unsigned from)
 {
-    return names ? is_listed(names, rows[row].name) : (rows[row].from & from) != 0;
+    return names ? figure_is_listed(names, rows[row].name) : (rows[row].from & from) != 0;
 }
 
 static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size_t n,
@@ -107,12 +108,25 @@ static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size
     return dh_no_memory(ctx);
 }
 
+/* A figure that is named is wanted from one source at least, and without names any figure is.
+ * first, end: of those that may be it. what: for people */
+static dh_status check_drawn(dh_ctx *ctx, const char *what, const dh_figures *figures, size_t first,
+                             size_t end)
+{
+    for (size_t i = first; i < end; i++)
+        if (!figures->at[i].why[0]) return DH_OK;
+    return dh_fail(ctx, DH_EMISSING, "%s: there is nothing to draw: %s", what,
+                   figures->at[first].why);
+}
+
 static dh_status make_all(dh_ctx *ctx, const figured_run *runs, size_t n, const char *names,
                           dh_figures *figures)
 {
     unsigned from = 0;
+    size_t first[DH_COUNTOF(rows) + 1];
     for (size_t i = 0; i < n; i++) from |= runs[i].from;
     for (size_t row = 0; row < DH_COUNTOF(rows); row++) {
+        first[row] = figures->n;
         if (!is_wanted(names, row, from)) continue;
         if (!rows[row].each) DH_TRY(make_one(ctx, row, runs, n, "", figures));
         for (size_t i = 0; rows[row].each && i < n; i++) {
@@ -122,7 +136,34 @@ static dh_status make_all(dh_ctx *ctx, const figured_run *runs, size_t n, const 
                 DH_TRY(make_one(ctx, row, &runs[i], 1, end, figures));
         }
     }
-    return dh_json_is_whole() ? DH_OK : dh_no_memory(ctx);
+    first[DH_COUNTOF(rows)] = figures->n;
+    if (!dh_json_is_whole()) return dh_no_memory(ctx);
+    if (!names)
+        return check_drawn(ctx, n > 1 ? "the sources" : runs[0].label, figures, 0, figures->n);
+    for (size_t row = 0; row < DH_COUNTOF(rows); row++)
+        if (is_wanted(names, row, from))
+            DH_TRY(check_drawn(ctx, rows[row].name, figures, first[row], first[row + 1]));
+    return DH_OK;
+}
+
+/* What would change nothing is a mistake. */
+static dh_status check_options(dh_ctx *ctx, const figured_run *runs, size_t n,
+                               const dh_figures_options *options)
+{
+    bool job = false, table = false;
+    for (size_t i = 0; i < n; i++) {
+        job |= runs[i].made.path != NULL;
+        table |= runs[i].validation != NULL;
+    }
+    if (options->n_overrides && !job)
+        return dh_fail(ctx, DH_EINVAL, "%s: settings are for jobs, and no source is a job",
+                       options->overrides[0]);
+    if (options->cluster && !job && !table)
+        return dh_fail(ctx, DH_EINVAL,
+                       "cluster %s: a cluster is for jobs and published tables, and no source is "
+                       "one",
+                       options->cluster->name);
+    return DH_OK;
 }
 
 dh_status dh_figures_make(dh_ctx *ctx, const char *const *sources, size_t n,
@@ -142,9 +183,10 @@ dh_status dh_figures_make(dh_ctx *ctx, const char *const *sources, size_t n,
     size_t n_opened = 0;
     dh_json_is_whole(); /* forgets documents that were made before */
     while (st == DH_OK && n_opened < n) {
-        st = figured_source_open(ctx, sources[n_opened], options, &own[n_opened]);
+        st = figured_source_open(ctx, sources[n_opened], options, &figures->inputs, &own[n_opened]);
         n_opened++;
     }
+    if (st == DH_OK) st = check_options(ctx, own, n, options);
     if (st == DH_OK) label_runs(own, n);
     if (st == DH_OK) st = make_all(ctx, own, n, options->figures, figures);
     for (size_t i = 0; i < n_opened; i++) figured_source_close(&own[i]);
@@ -159,6 +201,7 @@ void dh_figures_fini(dh_figures *figures)
         dh_str_fini(&figures->at[i].csv);
     }
     dh_str_fini(&figures->folder);
+    dh_path_list_fini(&figures->inputs);
     dh_vec_fini(figures);
 }
 
@@ -174,6 +217,31 @@ static dh_status say_left(dh_ctx *ctx, const char *dir, dh_figure *f)
     if (st == DH_OK && dh_path_exists(path.text))
         snprintf(f->why + n, sizeof f->why - n, "; %s.svg is of an earlier call", f->name);
     dh_str_fini(&path);
+    return st;
+}
+
+/* A file that is to be written is no folder, and none that the figures were drawn from. */
+static dh_status check_file(dh_ctx *ctx, const dh_figures *figures, const char *file)
+{
+    if (dh_path_is_dir(file))
+        return dh_fail(ctx, DH_EINVAL, "%s is a folder, and a figure's file would have its name",
+                       file);
+    if (!dh_path_exists(file)) return DH_OK;
+    for (size_t i = 0; i < figures->inputs.paths.n; i++)
+        DH_TRY(dh_output_check(ctx, file, figures->inputs.paths.at[i], false));
+    return DH_OK;
+}
+
+static dh_status check_files(dh_ctx *ctx, const dh_figures *figures, const char *name, bool pdf)
+{
+    static const char *const endings[] = {"svg", "csv", "pdf"};
+    dh_status st = DH_OK;
+    for (size_t i = 0; st == DH_OK && i < DH_COUNTOF(endings) - !pdf; i++) {
+        dh_str file = DH_STR_INIT;
+        dh_str_printf(&file, "%s/%s.%s", figures->folder.text, name, endings[i]);
+        st = file.failed ? dh_no_memory(ctx) : check_file(ctx, figures, file.text);
+        dh_str_fini(&file);
+    }
     return st;
 }
 
@@ -200,9 +268,6 @@ static dh_status find_only(dh_ctx *ctx, dh_figures *figures, const char *file, d
     dh_status st = DH_OK;
     if (names.failed)
         st = dh_no_memory(ctx);
-    else if (n == 0)
-        st = dh_fail(ctx, DH_EMISSING, "%s: there is nothing to draw: %s", file,
-                     figures->n ? figures->at[0].why : "no figure");
     else if (n > 1)
         st = dh_fail(ctx, DH_EINVAL,
                      "%s is one file, and there are %zu figures (%s): name one, or "
@@ -217,6 +282,9 @@ static dh_status name_file(dh_ctx *ctx, dh_figures *figures, const char *file, d
 {
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     const size_t n = strlen(name) - strlen(".svg");
+    if (dh_path_is_dir(file))
+        return dh_fail(ctx, DH_EINVAL, "%s is a folder: name a file, or %s/ to write into it", file,
+                       file);
     DH_TRY(find_only(ctx, figures, file, only));
     if (n < 1 || n >= sizeof(*only)->name)
         return dh_fail(ctx, DH_EINVAL, "%s: a name of 1 to %zu bytes before .svg is wanted", file,
@@ -228,7 +296,7 @@ static dh_status name_file(dh_ctx *ctx, dh_figures *figures, const char *file, d
 }
 
 /* Names of figures as CSV files are also files of a run, but not those of its folders. */
-dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out)
+dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out, bool pdf)
 {
     const size_t n = strlen(out);
     dh_figure *only = NULL;
@@ -240,6 +308,8 @@ dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out)
     const char *dir = figures->folder.text;
     if (figures->folder.failed) return dh_no_memory(ctx);
     DH_TRY(dh_output_check_no_run(ctx, dir));
+    for (size_t i = 0; i < figures->n; i++)
+        if (!figures->at[i].why[0]) DH_TRY(check_files(ctx, figures, figures->at[i].name, pdf));
     DH_TRY(dh_dir_create(ctx, dir));
     for (size_t i = 0; i < figures->n; i++) {
         dh_figure *f = &figures->at[i];
@@ -252,6 +322,14 @@ dh_status dh_figures_write(dh_ctx *ctx, dh_figures *figures, const char *out)
 }
 
 /* ---- for callers ----------------------------------------------------------------------------- */
+
+dh_status dh_figures_check_json(dh_ctx *ctx, const char *out)
+{
+    size_t at;
+    if (dh_json_can_hold(out, &at)) return DH_OK;
+    return dh_fail(ctx, DH_EINVAL, "the name of the output is not UTF-8 (byte %zu), as JSON is",
+                   at + 1);
+}
 
 json_t *dh_figures_json(const dh_figures *figures, const char *out)
 {
@@ -273,8 +351,9 @@ dh_status dh_report_figures(dh_ctx *ctx, const char *const *sources, size_t n,
     DH_NEEDS_LIST(ctx, sources, n);
     DH_NEEDS(ctx, out);
     DH_NEEDS(ctx, json);
+    DH_TRY(dh_figures_check_json(ctx, out));
     DH_TRY(dh_figures_make(ctx, sources, n, options, &figures));
-    dh_status st = dh_figures_write(ctx, &figures, out);
+    dh_status st = dh_figures_write(ctx, &figures, out, false);
     if (st == DH_OK) st = dh_json_append(ctx, dh_figures_json(&figures, out), json);
     dh_figures_fini(&figures);
     return st;

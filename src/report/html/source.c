@@ -2,32 +2,29 @@
  * and a job is simulated into a temporary folder. So each figure has one reader. */
 #include "report/html/source.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json_text.h"
 #include "config/shipped.h"
+#include "costs/cluster.h"
 #include "describe/layer.h"
+#include "report/html/figure.h"
+#include "train/inputs.h"
 #include "train/run.h"
 #include "train/simulation.h"
 
 /* ---- documents ------------------------------------------------------------------------------- */
 
-/* Rows of results that are named: each name is compared with all others. A document with more is
- * refused as a table without values. */
+/* Rows of results that are named: each name is compared with all others. */
 enum { MOST_ROWS = 1024 };
-
-static size_t count_rows(const json_t *rows)
-{
-    const size_t n = json_array_size(rows);
-    return n <= MOST_ROWS ? n : 0;
-}
 
 /* Whether two rows of results have the same text under this key. */
 static bool repeats(const json_t *rows, const char *key)
 {
-    const size_t n = count_rows(rows);
+    const size_t n = json_array_size(rows);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < i; k++)
             if (json_equal(json_object_get(json_array_get(rows, i), key),
@@ -57,28 +54,49 @@ static json_t *table_of_strategies(const json_t *document)
 {
     json_t *rows = json_object_get(document, "strategies"), *values = json_array();
     const bool with_schedule = repeats(rows, "strategy");
-    for (size_t i = 0; values && i < count_rows(rows); i++)
+    for (size_t i = 0; values && i < json_array_size(rows); i++)
         json_array_append_new(values, name_of_step(json_array_get(rows, i), with_schedule));
     return as_table("strategy", values, json_incref(rows));
 }
 
-/* "1: tp 8, pp 4": the rank of a configuration, and the settings in which those listed differ. */
-static json_t *name_of_configuration(const json_t *rows, size_t i)
+static const json_t *settings_of(const json_t *rows, size_t i)
+{
+    return json_object_get(json_array_get(rows, i), "settings");
+}
+
+static void add_unlike(const json_t *keys, const json_t *other, json_t *differing)
 {
     const char *key;
-    const json_t *value, *first = json_object_get(json_array_get(rows, 0), "settings");
-    const json_t *own = json_object_get(json_array_get(rows, i), "settings");
+    const json_t *value;
+    json_object_foreach((json_t *)keys, key, value)
+    {
+        const bool same = json_equal(value, json_object_get(other, key));
+        if (!same) json_object_set_new(differing, key, json_true());
+    }
+}
+
+/* An object whose keys are the settings in which rows differ. */
+static json_t *differing_settings(const json_t *rows)
+{
+    json_t *differing = json_object();
+    for (size_t i = 1; i < json_array_size(rows); i++) {
+        add_unlike(settings_of(rows, 0), settings_of(rows, i), differing);
+        add_unlike(settings_of(rows, i), settings_of(rows, 0), differing);
+    }
+    return differing;
+}
+
+/* "1: tp 8, pp 4": the rank of a configuration, and those settings. */
+static json_t *name_of_configuration(const json_t *row, size_t i, const json_t *differing)
+{
+    const char *key;
+    const json_t *value;
     dh_str text = DH_STR_INIT;
     dh_str_printf(&text, "%zu", i + 1);
     const char *between = ": ";
-    json_object_foreach((json_t *)own, key, value)
+    json_object_foreach(json_object_get(row, "settings"), key, value)
     {
-        bool differs = false;
-        for (size_t k = 0; k < json_array_size(rows); k++)
-            differs |= !json_equal(
-                json_object_get(first, key),
-                json_object_get(json_object_get(json_array_get(rows, k), "settings"), key));
-        if (!differs) continue;
+        if (!json_object_get(differing, key)) continue;
         const char *dot = strrchr(key, '.');
         char *shown = dh_json_print(value, JSON_ENCODE_ANY);
         const size_t n = shown ? strlen(shown) : 0;
@@ -88,8 +106,7 @@ static json_t *name_of_configuration(const json_t *rows, size_t i)
         free(shown);
         between = ", ";
     }
-    if (!json_object_get(json_array_get(rows, i), "simulated_ms"))
-        dh_str_printf(&text, "%sestimated", between);
+    if (!json_object_get(row, "simulated_ms")) dh_str_printf(&text, "%sestimated", between);
     return dh_json_of_text(&text);
 }
 
@@ -110,11 +127,13 @@ static json_t *cell_of_configuration(const json_t *row)
 static json_t *table_of_ranking(const json_t *document)
 {
     const json_t *rows = json_object_get(document, "ranked");
-    json_t *values = json_array(), *cells = json_array();
-    for (size_t i = 0; values && cells && i < count_rows(rows); i++) {
-        json_array_append_new(values, name_of_configuration(rows, i));
-        json_array_append_new(cells, cell_of_configuration(json_array_get(rows, i)));
+    json_t *values = json_array(), *cells = json_array(), *differing = differing_settings(rows);
+    for (size_t i = 0; values && cells && i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        json_array_append_new(values, name_of_configuration(row, i, differing));
+        json_array_append_new(cells, cell_of_configuration(row));
     }
+    json_decref(differing);
     return as_table("configuration", values, cells);
 }
 
@@ -135,6 +154,7 @@ static const struct {
     {"ranked", "table.json", FROM_TABLE, table_of_ranking},
     {"times", "summary.json", FROM_SUMMARY, unchanged},
     {"profile", "profile.json", FROM_PAIRS, NULL},
+    {"steps", "summary.json", FROM_SUMMARY, unchanged}, /* of one rank: without times */
 };
 
 static dh_status open_document(dh_ctx *ctx, figured_run *run)
@@ -144,11 +164,13 @@ static dh_status open_document(dh_ctx *ctx, figured_run *run)
     size_t i = 0;
     while (i < DH_COUNTOF(documents) && !json_object_get(document, documents[i].key)) i++;
     const bool known = i < DH_COUNTOF(documents), kept = known && documents[i].convert;
+    const bool named = kept && documents[i].convert != unchanged;
+    const size_t n = named ? json_array_size(json_object_get(document, documents[i].key)) : 0;
     if (known) {
         run->folder.only = documents[i].only;
         run->from = documents[i].from;
     }
-    if (kept) run->folder.document = documents[i].convert(document);
+    if (kept && n <= MOST_ROWS) run->folder.document = documents[i].convert(document);
     json_decref(document);
     if (!known)
         return dh_fail(ctx, DH_EFORMAT,
@@ -156,54 +178,108 @@ static dh_status open_document(dh_ctx *ctx, figured_run *run)
                        "summary.json, table.json, or what simulate, tune or --table print as JSON "
                        "is wanted",
                        run->folder.path);
+    if (n > MOST_ROWS)
+        return dh_fail(ctx, DH_EFORMAT, "%s: %zu rows; at most %d are drawn", run->folder.path, n,
+                       MOST_ROWS);
     const bool short_of = kept && (!run->folder.document || !dh_json_is_whole());
     return short_of ? dh_no_memory(ctx) : DH_OK;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- what is read ---------------------------------------------------------------------------- */
 
-/* Operators of a layer that take at least this share of their strand. TUNING: at 2 % the matrix of
- * Llama 3 70B on 8 tensor-parallel ranks has its GEMMs, attention and transfers, and fits a page. */
-static const double least_share = 0.02;
-
-static bool is_large(const dh_slot_strand *s, uint32_t i)
+/* Folders are no file that a figure could replace. */
+static dh_status add_input(dh_ctx *ctx, void *inputs, const char *setting, const char *path)
 {
-    double sum = 0;
-    for (uint32_t k = 0; k < s->n; k++) sum += s->ops[k].ns;
-    return s->ops[i].ns >= least_share * sum && s->ops[i].ns >= 1;
+    (void)setting;
+    dh_path_list *list = inputs;
+    if (dh_path_is_dir(path)) return DH_OK;
+    char *copy = strdup(path);
+    if (copy && dh_vec_push(&list->paths, copy)) return DH_OK;
+    free(copy);
+    return dh_no_memory(ctx);
 }
 
-static void put_operator(const dh_slot_op *op, dh_str *csv)
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* Operators of a layer that take at least this share of their strand, or as long as its longest where
+ * none does. TUNING: at 2 % the matrix of Llama 3 70B on 8 tensor-parallel ranks has its GEMMs,
+ * attention and transfers, and fits a page. */
+static const double least_share = 0.02;
+
+/* The large operators of a strand. */
+typedef struct side {
+    const dh_slot_op **ops; /* [n] */
+    const char **names;     /* [n], no two alike */
+    uint32_t n;
+} side;
+
+static bool has_name(const side *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (strcmp(s->names[i], name) == 0) return true;
+    return false;
+}
+
+/* "linear d.fc2.w"; operators that were cut repeat theirs: "linear d.fc2.w 2". NULL: no memory */
+static const char *name_operator(const dh_slot_op *op, const side *s, dh_arena *arena)
 {
     const uint32_t out = op->at.op->out[0];
-    dh_str_printf(csv, "%s %s", dh_op_info_of(op->at.op->type)->name,
-                  out == DH_NONE ? "" : op->at.graph->tensors.at[out].name);
+    const char *type = dh_op_info_of(op->at.op->type)->name;
+    const char *first =
+        out == DH_NONE ? type
+                       : dh_arena_printf(arena, "%s %s", type, op->at.graph->tensors.at[out].name);
+    const char *name = first;
+    for (int k = 2; name && has_name(s, name); k++)
+        name = dh_arena_printf(arena, "%s %d", first, k);
+    return name;
+}
+
+static dh_status find_large(dh_ctx *ctx, const dh_slot_strand *strand, dh_arena *arena, side *s)
+{
+    double sum = 0, longest = 0;
+    for (uint32_t i = 0; i < strand->n; i++) {
+        sum += strand->ops[i].ns;
+        longest = fmax(longest, strand->ops[i].ns);
+    }
+    const double least = fmax(fmin(least_share * sum, longest), 1);
+    s->ops = DH_NEW_N(arena, const dh_slot_op *, strand->n + 1);
+    s->names = DH_NEW_N(arena, const char *, strand->n + 1);
+    if (!s->ops || !s->names) return dh_no_memory(ctx);
+    for (uint32_t i = 0; i < strand->n; i++) {
+        if (strand->ops[i].ns < least) continue;
+        const char *name = name_operator(&strand->ops[i], s, arena);
+        if (!name) return dh_no_memory(ctx);
+        s->ops[s->n] = &strand->ops[i];
+        s->names[s->n++] = name;
+    }
+    return DH_OK;
+}
+
+static void put_pairs(const dh_costs *costs, const side *f, const side *b, dh_str *csv)
+{
+    dh_str_printf(csv, "forward");
+    for (uint32_t k = 0; k < b->n; k++) dh_str_printf(csv, ",%s", b->names[k]);
+    for (uint32_t i = 0; i < f->n; i++) {
+        dh_str_printf(csv, "\n%s", f->names[i]);
+        for (uint32_t k = 0; k < b->n; k++) {
+            const dh_slot_op *x = f->ops[i], *y = b->ops[k];
+            const dh_pair_time t = dh_costs_together(costs, &x->at, &y->at);
+            dh_str_printf(csv, ",%.4f",
+                          dh_oef((int64_t)x->ns, (int64_t)y->ns, DH_MAX(t.f_ns, t.b_ns)));
+        }
+    }
+    dh_str_printf(csv, "\n");
 }
 
 /* oef.csv of the job's own costs: operators of a layer's forward and of its backward. */
 static dh_status write_pairs(dh_ctx *ctx, const dh_layer_plan *l, const char *dir)
 {
-    const dh_slot_strand *f = &l->slot->strand[0], *b = &l->slot->strand[1];
+    side f = {0}, b = {0};
+    DH_TRY(find_large(ctx, &l->slot->strand[0], l->arena, &f));
+    DH_TRY(find_large(ctx, &l->slot->strand[1], l->arena, &b));
+    if (f.n == 0 || b.n == 0) return DH_OK;
     dh_str csv = DH_STR_INIT;
-    dh_str_printf(&csv, "forward");
-    for (uint32_t k = 0; k < b->n; k++) {
-        if (!is_large(b, k)) continue;
-        dh_str_printf(&csv, ",");
-        put_operator(&b->ops[k], &csv);
-    }
-    dh_str_printf(&csv, "\n");
-    for (uint32_t i = 0; i < f->n; i++) {
-        if (!is_large(f, i)) continue;
-        put_operator(&f->ops[i], &csv);
-        for (uint32_t k = 0; k < b->n; k++) {
-            if (!is_large(b, k)) continue;
-            const dh_pair_time t = dh_costs_together(l->costs, &f->ops[i].at, &b->ops[k].at);
-            dh_str_printf(
-                &csv, ",%.4f",
-                dh_oef((int64_t)f->ops[i].ns, (int64_t)b->ops[k].ns, DH_MAX(t.f_ns, t.b_ns)));
-        }
-        dh_str_printf(&csv, "\n");
-    }
+    put_pairs(l->costs, &f, &b, &csv);
     const dh_status st = dh_file_write_in(ctx, dir, "oef.csv", &csv);
     dh_str_fini(&csv);
     return st;
@@ -223,13 +299,14 @@ static dh_status simulate(dh_ctx *ctx, const dh_job *job, const dh_figures_optio
 {
     const dh_resolve_options how = {.cluster = options->cluster, .quiet = true};
     const bool few = options->max_ranks == 0;
+    const bool paired = !options->figures || figure_is_listed(options->figures, "pairs");
     const dh_train_simulation placed = {.sim = {.placed = true}};
     dh_resolved *resolved;
     dh_sim *sim = NULL;
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));
     dh_status st = dh_train_simulate(ctx, resolved, &placed, &sim);
     if (st == DH_OK) st = dh_train_write_simulated(ctx, resolved, sim, dir, few);
-    if (st == DH_OK && !resolved->profile) st = add_pairs(ctx, resolved, dir);
+    if (st == DH_OK && paired && !resolved->profile) st = add_pairs(ctx, resolved, dir);
     dh_sim_destroy(sim);
     dh_resolved_destroy(resolved);
     return st;
@@ -254,7 +331,8 @@ static dh_status open_job(dh_ctx *ctx, const dh_figures_options *options, figure
     const char *source = run->folder.path;
     DH_TRY(dh_job_load(ctx, source, options->overrides, options->n_overrides, &job));
     const bool whole = !dh_job_has_stage_times(job) && job->packing != DH_PACKING_GROUP;
-    dh_status st = make_folder(ctx, run);
+    dh_status st = dh_job_each_input(ctx, job, add_input, run->inputs);
+    if (st == DH_OK) st = make_folder(ctx, run);
     if (st == DH_OK) {
         run->folder.name = source;
         run->folder.path = run->made.path;
@@ -269,13 +347,14 @@ static dh_status open_job(dh_ctx *ctx, const dh_figures_options *options, figure
 
 /* ---- published tables ------------------------------------------------------------------------ */
 
-static dh_status open_validation(dh_ctx *ctx, const dh_validation_table *table, figured_run *run)
+static dh_status open_validation(dh_ctx *ctx, const dh_validation_table *table,
+                                 const dh_cluster *cluster, figured_run *run)
 {
     run->steps = dh_validation_steps_create();
     run->from = FROM_VALIDATION;
     run->data = json_pack("{ss}", "name", table->name);
     if (!run->steps || !run->data) return dh_no_memory(ctx);
-    return dh_validate(ctx, table, NULL, run->steps, &run->validation);
+    return dh_validate(ctx, table, cluster ? cluster->path : NULL, run->steps, &run->validation);
 }
 
 /* ---- sources --------------------------------------------------------------------------------- */
@@ -314,7 +393,7 @@ static dh_status find(dh_ctx *ctx, const dh_figures_options *options, figured_ru
     if (dh_path_exists(source)) return open_file(ctx, options, run);
     if (dh_shipped_job_find(source)) return open_job(ctx, options, run);
     if (dh_validation_find(&quiet, source, &table) == DH_OK)
-        return open_validation(ctx, table, run);
+        return open_validation(ctx, table, options->cluster, run);
     return dh_fail(ctx, DH_EMISSING,
                    "%s is not a folder, a file, a job of `dhelix list jobs` or a table of `dhelix "
                    "list tables`; a run folder is what `dhelix train` writes to the job's `out`",
@@ -338,15 +417,34 @@ static dh_status read_run(dh_ctx *ctx, figured_run *run)
     return st;
 }
 
+/* Of a folder that was made here people know the job, not the path. */
+static void say_job(dh_ctx *ctx, const figured_run *run)
+{
+    const size_t n = strlen(run->made.path) + 1; /* with the slash after it */
+    for (char *at = ctx->message; (at = strstr(at, run->made.path)) && at[n - 1] == '/';)
+        memmove(at, at + n, strlen(at + n) + 1);
+    dh_ctx_while(ctx, "drawing %s", run->folder.name);
+}
+
 dh_status figured_source_open(dh_ctx *ctx, const char *source, const dh_figures_options *options,
-                              figured_run *run)
+                              dh_path_list *inputs, figured_run *run)
 {
     enum { DEFAULT_MAX_RANKS = 64 };
-    *run = (figured_run){.made = DH_TEMPORARY_NONE, .from = FROM_RUN};
+    *run = (figured_run){.made = DH_TEMPORARY_NONE, .from = FROM_RUN, .inputs = inputs};
     run->folder.path = source;
     run->folder.max_ranks = options->max_ranks ? options->max_ranks : DEFAULT_MAX_RANKS;
+    DH_TRY(add_input(ctx, inputs, "source", source));
+    if (options->cluster) DH_TRY(add_input(ctx, inputs, "cluster", options->cluster->path));
     DH_TRY(find(ctx, options, run));
-    return run->validation ? DH_OK : read_run(ctx, run);
+    if (run->validation) return DH_OK;
+    dh_status st = read_run(ctx, run);
+    if (run->made.path) {
+        if (st != DH_OK) say_job(ctx, run);
+        return st;
+    }
+    const dh_job *job = run->folder.job;
+    if (st == DH_OK && job) st = dh_job_each_input(ctx, job, add_input, inputs);
+    return st;
 }
 
 void figured_source_close(figured_run *run)

@@ -3,6 +3,7 @@
 #ifndef DH_REPORT_HTML_SOURCE_H
 #define DH_REPORT_HTML_SOURCE_H
 
+#include "data/expand.h"
 #include "dhelix/report.h"
 #include "report/html/trace.h"
 #include "validate/validate.h"
@@ -27,19 +28,22 @@ typedef struct figured_run {
     json_t *data;      /* the run's object in the page's data, without the trace. Documents that
                           may be nested as deep as a parser goes are as they were read. */
     const char *label; /* for people */
-    dh_temporary made; /* the folder of a step that was simulated here */
+    dh_temporary made; /* the folder of a step that was simulated here; its path NULL: the source is
+                          no job */
+    dh_path_list *inputs;       /* files that sources are read from */
     dh_validation *validation;  /* NULL: the source is no published table */
     dh_validation_steps *steps; /* that it borrows */
 } figured_run;
 
 /* Recognises a source and reads it. A job is simulated, with options->overrides and on
  * options->cluster.
- * in        run: zeros; source and options are borrowed
- * out       run: closed by the caller with figured_source_close, also after a failure
+ * in        run: zeros; source, options and inputs are borrowed
+ * out       run: closed by the caller with figured_source_close, also after a failure; inputs: the
+ *           files that are read, as far as the source or its job names them, are appended
  * errors    DH_EMISSING it is nothing of the above; DH_EFORMAT with the place; those of a
  *           simulated job */
 dh_status figured_source_open(dh_ctx *ctx, const char *source, const dh_figures_options *options,
-                              figured_run *run);
+                              dh_path_list *inputs, figured_run *run);
 void figured_source_close(figured_run *run);
 
 #endif

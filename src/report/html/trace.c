@@ -176,17 +176,19 @@ static int by_number(const void *x, const void *y)
 /* The processes of one file's instructions, ascending. */
 static dh_status list_processes(dh_ctx *ctx, const json_t *trace, dh_trace_ranks *ranks)
 {
-    size_t index, last = 0;
+    size_t index, n = 0;
     const json_t *e;
     json_array_foreach(json_object_get(trace, "traceEvents"), index, e)
     {
         const int64_t process = json_integer_value(json_object_get(e, "pid"));
         if (!is_span(e) || process < 0) continue;
-        if (last >= ranks->n || ranks->at[last] != process)
-            for (last = 0; last < ranks->n && ranks->at[last] != process;) last++;
-        if (last == ranks->n && !dh_vec_push(ranks, process)) return dh_no_memory(ctx);
+        const bool again = ranks->n && ranks->at[ranks->n - 1] == process;
+        if (!again && !dh_vec_push(ranks, process)) return dh_no_memory(ctx);
     }
     if (ranks->n) qsort(ranks->at, ranks->n, sizeof *ranks->at, by_number);
+    for (size_t i = 0; i < ranks->n; i++)
+        if (n == 0 || ranks->at[n - 1] != ranks->at[i]) ranks->at[n++] = ranks->at[i];
+    ranks->n = n;
     return DH_OK;
 }
 
