@@ -176,11 +176,12 @@ def figures(
 
     A source is a run folder, one of its files, a JSON document that ``simulate``, ``table`` or ``tune`` gave, a job
     file, or the name of a published job or table. A job is simulated on ``cluster`` with ``overrides``
-    (``{"strategy": "dhelix"}``). ``only`` are names of figures. Where there is one, ``out`` may be a file
-    ``NAME.svg``. Traces of at most ``ranks`` ranks are drawn (0: 64, and of a job the first of each pipeline stage).
+    (``{"strategy": "dhelix"}``). A published table may be predicted for another ``cluster``. ``only`` are names of
+    figures (none: all). Where there is one, ``out`` may be a file ``NAME.svg``. Traces of at most ``ranks`` ranks are drawn (0: 64, and of a job the first of each pipeline stage).
 
-    The result has ``out``, ``figures``, the names that were drawn, and ``missing``: why others are not.
+    The result has ``out``, ``figures``, the names that were drawn, and ``missing``: why others are not. Where none is
+    drawn, or one of ``only`` from no source, it is ``NotFound``.
     """
-    names = only if only is None or isinstance(only, str) else ",".join(only)
+    names = only if only is None or isinstance(only, str) else ",".join(only) or None
     how = (names, _path(cluster), overrides_of(overrides or {}), ranks)
     return json.loads(_dhelix.figures([_folder(source) for source in _paths(sources)], os.fspath(out), *how))

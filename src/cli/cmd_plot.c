@@ -36,8 +36,9 @@ static const dh_cli_option options[] = {
      .kind = DH_CLI_TEXT,
      .offset = offsetof(plot_args, cluster),
      .value = "NAME|FILE",
-     .doc = "hardware on which jobs are simulated: a name of dhelix list clusters or a file; "
-            "without it, this machine as the job describes it"},
+     .doc = "hardware on which jobs are simulated and published tables predicted: a name of dhelix "
+            "list clusters or a file; without it, this machine as the job describes it, and the "
+            "tables' own"},
     {.name = "ranks",
      .kind = DH_CLI_INT,
      .offset = offsetof(plot_args, ranks),
@@ -81,7 +82,9 @@ const dh_command dh_command_plot = {
         "  published table   a name of `dhelix list tables`: predicted and published\n"
         "\n"
         "Several sources share the curves and the shares of time; other figures have the source's\n"
-        "number in their names. For a figure that is not drawn, the command says why.\n",
+        "number in their names. For a figure that is not drawn, the command says why. It fails "
+        "where\n"
+        "nothing is drawn, or where no source has a figure that --figures names.\n",
     .set = true,
     .min_args = 1,
     .max_args = DH_REPORT_MAX_RUNS,

@@ -256,6 +256,59 @@ assert all(math.isclose(float(r[k]), w[k], rel_tol=1e-8, abs_tol=1e-12) for r, w
 assert xml.parse(sys.argv[1] + "/plot/published.svg").getroot().find("{http://www.w3.org/2000/svg}title").text.startswith("zero-bubble:")
 EOF2
 
+# On another cluster the table is predicted as validate does it.
+plot korthikanti-layer --cluster h200 --figures validation --svg "$tmp/plot/elsewhere.svg" --quiet
+"$dhelix" validate korthikanti-layer --cluster h200 --json >"$tmp/validate.json"
+"$dhelix" validate korthikanti-layer --json >"$tmp/own.json"
+ok python3 - "$tmp" <<'EOF2'
+import csv, json, math, sys
+load = lambda name: [r["predicted"] for r in json.load(open(f"{sys.argv[1]}/{name}.json"))[0]["rows"]]
+got = [float(r["predicted"]) for r in csv.DictReader(open(sys.argv[1] + "/plot/elsewhere.csv"))]
+assert all(math.isclose(a, b, rel_tol=1e-8) for a, b in zip(got, load("validate"), strict=True)) and load("own") != load("validate")
+EOF2
+
+# Rankings name the settings in which rows differ, also where one lacks them; traces may mix their ranks.
+python3 - "$tmp" <<'EOF2'
+import json, sys
+put = lambda name, value: json.dump(value, open(f"{sys.argv[1]}/{name}.json", "w"))
+settings = [{"parallel.tp": 1, "strategy": "a"}, {"parallel.tp": 1, "strategy": "a", "zero": 3}, {"parallel.tp": 2, "strategy": "a"}]
+put("settings", {"ranked": [{"settings": s, "simulated_ms": 1} for s in settings]})
+put("mixed", {"traceEvents": [{"ph": "X", "name": "x", "pid": p, "tid": 0, "ts": i, "dur": 1} for i, p in enumerate([3, 1, 3, 1, 2, 3])]})
+put("rounded", {"steps": 2, "times": {"compute_ms": 3, "bubble_ms": 1, "idle_ms": 1.0000000000000002, "exposed_by_ms": {"tail": 0.001}}})
+put("alone", {"steps": 3, "loss": 2.5})
+EOF2
+plot "$tmp/settings.json" --svg "$tmp/plot/settings" --quiet
+same "$(cut -d'"' -f2 "$tmp/plot/settings/table.csv" | tail -n +2 | cut -d, -f1,2 | sed 's/,1$//' | paste -sd';')" '1: tp 1;2: tp 1, zero 3;3: tp 2'
+plot "$tmp/mixed.json" --svg "$tmp/plot/mixed" --quiet
+same "$(tail -n +2 "$tmp/plot/mixed/timeline.csv" | cut -d, -f1 | paste -sd' ')" '1 1 2 3 3 3' 'each rank once'
+plot "$tmp/rounded.json" --svg "$tmp/plot/rounded" --quiet
+same "$(grep -c ',0$' "$tmp/plot/rounded/time.csv")" 6 'no part is a rounding error'
+grep -q ',idle,0$' "$tmp/plot/rounded/time.csv" && grep -q ',tail,0.001$' "$tmp/plot/rounded/time.csv"
+check 'small parts stay' test $? = 0
+
+# What would change nothing, and what nothing has, is refused before anything is written.
+fails 1 'no source is a job' "$dhelix" plot "$tmp/run" --set train.steps=3 --svg "$tmp/x"
+fails 1 'no source is a job' "$dhelix" plot korthikanti-layer --set train.steps=3 --svg "$tmp/x"
+fails 1 'jobs and published tables' "$dhelix" plot "$tmp/run" --cluster h100 --svg "$tmp/x"
+fails 1 'table: there is nothing to draw: no table.json' "$dhelix" plot "$tmp/run" --figures loss,table --svg "$tmp/x"
+fails 1 'nothing to draw: no times in summary.json' "$dhelix" plot "$tmp/alone.json" --svg "$tmp/x"
+echo '{"step":1,"speed":2}' >"$tmp/lossless.jsonl"
+fails 1 'nothing to draw: no line of the metrics has' "$dhelix" plot "$tmp/lossless.jsonl" --svg "$tmp/x"
+ok "$dhelix" plot "$tmp/run" "$tmp/one" --figures timeline --svg "$tmp/plot/either"
+says 'figure      timeline-1'
+says 'not drawn   timeline-2'
+latin=$(printf '%s/plot/\377' "$tmp")
+fails 1 'not UTF-8' "$dhelix" plot "$tmp/run" --svg "$latin" --json
+fails 1 'not UTF-8' "$dhelix" plot "$tmp/run" --figures loss --svg "$latin.svg" --json
+check 'nothing is written' test ! -e "$latin" -a ! -e "$latin.svg"
+ok "$dhelix" plot "$tmp/run" --figures loss --svg "$latin.svg"
+check 'people may name it so' test -s "$latin.csv"
+fails 1 'timed.yaml is not a folder' "$dhelix" plot "$tmp/run" --svg "$tmp/timed.yaml/x"
+mkdir "$tmp/folder.svg" "$tmp/taken" "$tmp/taken/loss.csv"
+fails 1 'folder.svg is a folder' "$dhelix" plot "$tmp/run" --figures loss --svg "$tmp/folder.svg"
+fails 1 'loss.csv is a folder' "$dhelix" plot "$tmp/run" --figures loss --svg "$tmp/taken"
+same "$(ls "$tmp/taken")" loss.csv 'no half of a figure'
+
 fails 1 'is not a folder, a file' "$dhelix" plot "$tmp/nowhere" --svg "$tmp/x"
 fails 1 'did you mean table' "$dhelix" plot "$tmp/run" --figures tabel --svg "$tmp/x"
 fails 1 'is one file, and there are' "$dhelix" plot "$tmp/run" --svg "$tmp/x.svg"

@@ -487,9 +487,10 @@ class Models(Test):
 
 
     def test_figures(self):
-        said = dhelix.figures(f"{self.run_folder}/", "drawn", only=["loss", "table"])
-        self.assertEqual((said["figures"], list(said["missing"])), (["loss"], ["table"]))
-        self.assertEqual(program("plot", self.run_folder, "--svg", "plotted", "--figures", "loss,table"), {**said, "out": "plotted"})
+        said = dhelix.figures(f"{self.run_folder}/", "drawn", only=["loss", "learning-rate"])
+        self.assertEqual((said["figures"], said["missing"]), (["loss", "learning-rate"], {}))
+        self.assertEqual(program("plot", self.run_folder, "--svg", "plotted", "--figures", "loss,learning-rate"), {**said, "out": "plotted"})
+        self.assertEqual(dhelix.figures(self.run_folder, "all", only=[]), {**dhelix.figures(self.run_folder, "every"), "out": "all"})
         for ending in ("svg", "csv"):
             theirs = pathlib.Path(f"plotted/loss.{ending}").read_bytes()
             self.assertEqual(pathlib.Path(f"drawn/loss.{ending}").read_bytes(), theirs)
@@ -505,11 +506,16 @@ class Models(Test):
             (self.run_folder, {"only": "tabel"}, dhelix.InvalidInput),
             (self.run_folder, {"out": "one.svg"}, dhelix.InvalidInput),
             (self.run_folder, {"out": self.run_folder}, dhelix.InvalidInput),
+            (self.run_folder, {"cluster": "a100"}, dhelix.InvalidInput),
+            ("steps.json", {"overrides": {"train": {"steps": 1}}}, dhelix.InvalidInput),
+            (self.run_folder, {"only": ["loss", "validation"]}, dhelix.NotFound),
+            ("bars.csv", {"out": "bars.svg"}, dhelix.InvalidInput),
             ("model.yaml", {"overrides": {"train.micro_batch": []}}, dhelix.Error),
         ):
             with self.assertRaises(error) as caught:
                 dhelix.figures(sources, **{"out": "wrong", **how})
             self.assertNotIn("--", str(caught.exception))
+        self.assertFalse(pathlib.Path("wrong").exists())
 
 
 class Package(unittest.TestCase):

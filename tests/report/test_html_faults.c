@@ -165,6 +165,39 @@ static void any_malloc_of_figures_may_fail(void **state)
     assert_true(n_refused > 400);
 }
 
+/* Short of memory, too, no figure replaces what it is drawn from. */
+static void an_input_stays(void **state)
+{
+    static const char pairs[] = ",b,c\na,0.5,1\n";
+    char folder[300], source[320];
+    const char *const sources[] = {source};
+    snprintf(folder, sizeof folder, "%s/kept", dir);
+    snprintf(source, sizeof source, "%s/pairs.csv", folder);
+    dh_ctx ctx = DH_CTX_INIT;
+    assert_ok(&ctx, dh_dir_create(&ctx, folder));
+    put("kept/pairs.csv", pairs);
+    int n_short = 0;
+    for (bool struck = true; struck; n_short += struck) {
+        dh_str json = DH_STR_INIT;
+        char *text;
+        size_t n;
+        dh_ctx_reset(&ctx);
+        mallocs_left = n_short;
+        const dh_status st = dh_report_figures(&ctx, sources, 1, NULL, folder, &json);
+        struck = mallocs_left < 0;
+        mallocs_left = -1;
+        dh_str_fini(&json);
+        assert_true(st == DH_EINVAL || (struck && st == DH_ENOMEM));
+        dh_ctx_reset(&ctx);
+        assert_ok(&ctx, dh_file_read(&ctx, source, 100, &text, &n));
+        assert_string_equal(text, pairs);
+        free(text);
+    }
+    printf("  %d calls were missed\n", n_short);
+    assert_true(n_short > 20);
+    assert_ok(&ctx, dh_dir_remove(&ctx, folder));
+}
+
 static void any_entry_may_fail(void **state)
 {
     enum { N_ENTRIES = 6 }; /* metrics, trace, page, figured, "." and ".." */
@@ -201,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_malloc_may_fail),
         cmocka_unit_test(any_malloc_of_figures_may_fail),
+        cmocka_unit_test(an_input_stays),
         cmocka_unit_test(any_entry_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

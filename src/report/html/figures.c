@@ -108,8 +108,7 @@ static dh_status make_one(dh_ctx *ctx, size_t row, const figured_run *runs, size
     return dh_no_memory(ctx);
 }
 
-/* A figure that is named is wanted from one source at least, and without names any figure is.
- * first, end: of those that may be it. what: for people */
+/* One at least of the figures first to end - 1 is drawn. what: for people */
 static dh_status check_drawn(dh_ctx *ctx, const char *what, const dh_figures *figures, size_t first,
                              size_t end)
 {

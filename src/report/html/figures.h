@@ -23,8 +23,8 @@ typedef struct dh_figures {
 
 /* Curves and shares of time are one figure for all sources. The others are one figure for each
  * source. If there are several sources, the name ends in the source's number.
- * out       *figures: also those without data that the sources might have, but one at least is
- *           drawn; dh_figures_fini
+ * out       *figures: also those without data that the sources might have. One at least is drawn.
+ *           The caller ends it with dh_figures_fini.
  * errors    those of dh_report_figures */
 dh_status dh_figures_make(dh_ctx *ctx, const char *const *sources, size_t n,
                           const dh_figures_options *options, dh_figures *figures);
