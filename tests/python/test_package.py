@@ -498,6 +498,7 @@ class Models(Test):
         pathlib.Path("steps.json").write_text(json.dumps(steps), encoding="utf-8")
         self.assertEqual(dhelix.figures("steps.json", "bars.svg", only="table")["figures"], ["bars"])
         self.assertTrue(pathlib.Path("bars.csv").exists())
+        pathlib.Path("matrix.csv").write_text(",b\na,0.5\n", encoding="utf-8")
         job = dhelix.figures("model.yaml", "job", cluster="a100", overrides={"train": {"micro_batch": 1}})
         self.assertIn("timeline", job["figures"])
         for sources, how, error in (
@@ -509,13 +510,14 @@ class Models(Test):
             (self.run_folder, {"cluster": "a100"}, dhelix.InvalidInput),
             ("steps.json", {"overrides": {"train": {"steps": 1}}}, dhelix.InvalidInput),
             (self.run_folder, {"only": ["loss", "validation"]}, dhelix.NotFound),
-            ("bars.csv", {"out": "bars.svg"}, dhelix.InvalidInput),
+            ("matrix.csv", {"out": "matrix.svg"}, dhelix.InvalidInput),
             ("model.yaml", {"overrides": {"train.micro_batch": []}}, dhelix.Error),
         ):
             with self.assertRaises(error) as caught:
                 dhelix.figures(sources, **{"out": "wrong", **how})
             self.assertNotIn("--", str(caught.exception))
         self.assertFalse(pathlib.Path("wrong").exists())
+        self.assertEqual(pathlib.Path("matrix.csv").read_text(encoding="utf-8"), ",b\na,0.5\n")
 
 
 class Package(unittest.TestCase):
