@@ -353,7 +353,7 @@ static void test_pictures_of_little(void **state)
         dh_ctx ctx = DH_CTX_INIT;
         dh_str out = DH_STR_INIT;
         const dh_validation_table table = {
-            .name = "t", .unit = "", .form = (dh_validation_form)form};
+            .name = "t", .doc = "", .unit = "", .form = (dh_validation_form)form};
         dh_validation v = {.arena = dh_arena_create(), .table = &table};
         assert_ok(&ctx, dh_validation_add(&ctx, &v, 0, 0, "alone"));
         dh_validation_draw(&v, &out);
