@@ -71,7 +71,9 @@ for model in gpt-oss-120b llama4-scout phi-3.5-moe; do
     ok "$dhelix" plan "$tmp/job.yaml" --set model=$model
     ok "$dhelix" tune "$tmp/job.yaml" --cluster gb300-nvl72 --devices 64 $one --set model=$model \
         --set parallel.ep=8 --set parallel.pp=1 --set parallel.cp=1
-    fails 1 'are only planned and simulated' "$dhelix" train "$tmp/job.yaml" --set model=$model \
-        --set data.train=README.md --set parallel.dp=1 --set parallel.tp=1
+    # Phi-3.5-MoE is trained too.
+    [ $model = phi-3.5-moe ] ||
+        fails 1 'are only planned and simulated' "$dhelix" train "$tmp/job.yaml" --set model=$model \
+            --set data.train=README.md --set parallel.dp=1 --set parallel.tp=1
 done
 finish
