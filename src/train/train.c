@@ -34,6 +34,22 @@ typedef struct ending {
 
 /* ---- preparing --------------------------------------------------------------------------- */
 
+/* As if all ranks had the first one's program. Libraries in which a rank runs out of memory may end
+ * the process, so what cannot do is refused before ranks begin. What ranks need exactly is checked
+ * once they have their programs. */
+static dh_status check_first_rank(dh_ctx *ctx, const dh_session_spec *spec, const dh_job *job)
+{
+    dh_program_spec first = dh_session_program_spec(spec, DH_MODE_TRAIN);
+    dh_mesh_footprint programs = {0};
+    dh_program *program;
+    first.rank = 0;
+    DH_TRY(dh_program_build(ctx, &first, &program));
+    dh_mesh_footprint_add(&programs, program, (uint64_t)job->ranks);
+    dh_program_destroy(program);
+    const dh_room room = dh_room_of(job, &programs);
+    return dh_room_check(ctx, &room);
+}
+
 /* Before any rank starts: that all of them together cannot wait for ever. Threads show it once they
  * have their programs (together.h). Processes build those of all ranks here, and tell each other
  * later what they need on a machine. */
@@ -45,6 +61,8 @@ static dh_status verify_mesh(dh_ctx *ctx, training *t)
         return run->job->ranks > 1 ? dh_session_verify_mesh(ctx, &spec, &t->programs) : DH_OK;
     const dh_room least = dh_room_least(run->job);
     if (spec.device->slab_is_host) DH_TRY(dh_room_check(ctx, &least));
+    if (spec.device->slab_is_host && run->job->ranks > 1)
+        DH_TRY(check_first_rank(ctx, &spec, run->job));
     return run->job->ranks > 1 ? dh_together_init(ctx, run->job->ranks, &t->together) : DH_OK;
 }
 
