@@ -34,19 +34,19 @@ typedef struct ending {
 
 /* ---- preparing --------------------------------------------------------------------------- */
 
-/* As if all ranks had the first one's program. Libraries in which a rank runs out of memory may end
- * the process, so what cannot do is refused before ranks begin. What ranks need exactly is checked
- * once they have their programs. */
+/* What ranks need beside their slabs, by the first one's program. Libraries in which a rank runs out
+ * of memory may end the process, so what cannot do is refused before ranks begin. Stages differ in
+ * their slabs: what ranks need exactly is checked once they have their programs. */
 static dh_status check_first_rank(dh_ctx *ctx, const dh_session_spec *spec, const dh_job *job)
 {
     dh_program_spec first = dh_session_program_spec(spec, DH_MODE_TRAIN);
-    dh_mesh_footprint programs = {0};
     dh_program *program;
     first.rank = 0;
     DH_TRY(dh_program_build(ctx, &first, &program));
-    dh_mesh_footprint_add(&programs, program, (uint64_t)job->ranks);
+    const dh_mesh_footprint programs = {.program_bytes = dh_program_bytes(program)};
     dh_program_destroy(program);
-    const dh_room room = dh_room_of(job, &programs);
+    dh_room room = dh_room_of(job, &programs);
+    room.at_least = true;
     return dh_room_check(ctx, &room);
 }
 
