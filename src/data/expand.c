@@ -19,8 +19,7 @@ void dh_path_list_fini(dh_path_list *list)
     dh_vec_fini(&list->paths);
 }
 
-/* Takes the path, also where it fails. */
-static bool push(dh_path_list *list, char *path)
+bool dh_path_list_push(dh_path_list *list, char *path)
 {
     if (path && dh_vec_push(&list->paths, path)) return true;
     free(path);
@@ -54,7 +53,7 @@ static bool is_index(const char *path)
 
 static bool add_if_file(dh_path_list *list, char *path)
 {
-    if (path && is_file(path) && !is_index(path)) return push(list, path);
+    if (path && is_file(path) && !is_index(path)) return dh_path_list_push(list, path);
     const bool ok = path != NULL;
     free(path);
     return ok;
@@ -104,7 +103,7 @@ dh_status dh_data_expand(dh_ctx *ctx, const char *name, dh_path_list *list)
     const size_t before = list->paths.n;
     const bool folder = is_folder(name);
     if (!folder && (!strpbrk(name, "*?[") || is_file(name)))
-        return push(list, strdup(name)) ? DH_OK : no_memory(ctx, name);
+        return dh_path_list_push(list, strdup(name)) ? DH_OK : no_memory(ctx, name);
     DH_TRY(folder ? add_folder(ctx, name, list) : add_pattern(ctx, name, list));
     const size_t n = list->paths.n - before;
     if (n == 0)

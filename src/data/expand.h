@@ -16,6 +16,8 @@ typedef struct dh_path_list {
  * out       appended; caller frees with dh_path_list_fini, also after a failure
  * errors    DH_EMISSING a folder or pattern without a file; DH_EIO; DH_ENOMEM */
 dh_status dh_data_expand(dh_ctx *ctx, const char *name, dh_path_list *list);
+/* Takes the path, which malloc gave, also where it fails. false: out of memory, or path is NULL */
+bool dh_path_list_push(dh_path_list *list, char *path);
 void dh_path_list_fini(dh_path_list *list);
 
 #endif

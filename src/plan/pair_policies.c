@@ -207,6 +207,31 @@ static dh_status longest_within(dh_ctx *ctx, dh_pair_search *s, int32_t wanted, 
     return DH_OK;
 }
 
+/* Every order of a strand without a partner takes the same time. From the end on: of the operators
+ * that no other one waits for, the first in the given order. */
+static dh_status push_without_partner(dh_ctx *ctx, dh_pair_search *s)
+{
+    const bool is_f = s->f.n > 0;
+    const pair_dag *dag = is_f ? &s->f : &s->b;
+    const pair_run none = {NULL, 0};
+    int32_t *order = DH_NEW_N(s->arena, int32_t, dag->n + 1);
+    int32_t *waiting = DH_NEW_N(s->arena, int32_t, dag->n + 1); /* -1: has its place */
+    if (!order || !waiting) return dh_no_memory(ctx);
+    for (int32_t i = 0; i < dag->first[dag->n]; i++) waiting[dag->preds[i]]++;
+    for (int32_t at = dag->n - 1; at >= 0; at--) {
+        int32_t k = 0;
+        while (waiting[k] != 0) k++;
+        order[at] = k;
+        waiting[k] = -1;
+        for (int32_t i = dag->first[k]; i < dag->first[k + 1]; i++) waiting[dag->preds[i]]--;
+    }
+    for (int32_t at = 0; at < dag->n; at++) {
+        const pair_run op = {&order[at], 1};
+        DH_TRY(pair_push(ctx, s, is_f ? op : none, is_f ? none : op));
+    }
+    return DH_OK;
+}
+
 /* If max_moves is too small for the wanted segments, shorter ones are searched over all orders,
  * and the wanted length over a few orders. The better result counts. In the cases of bench/plan
  * the former finds more. */
@@ -214,10 +239,10 @@ dh_status pair_search_exact(dh_ctx *ctx, dh_pair_search *s)
 {
     const dh_pair_options *o = s->costs.options;
     int64_t n_sets[2] = {0}, best_ns = INT64_MAX;
-    /* A strand that has no partner takes single steps. */
-    const int32_t wanted = s->f.n > 0 && s->b.n > 0 ? o->max_segment : 1;
+    const int32_t wanted = o->max_segment;
     int32_t longest;
     bool fits;
+    if (s->f.n == 0 || s->b.n == 0) return push_without_partner(ctx, s);
     DH_TRY(count_states(ctx, s, n_sets, &fits));
     if (!fits) return solve_rules(ctx, s, N_RULES, &best_ns);
     DH_TRY(longest_within(ctx, s, wanted, &longest));

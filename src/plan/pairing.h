@@ -189,6 +189,20 @@ dh_status dh_pair_plan_make(dh_ctx *ctx, const dh_pair_policy *policy,
                             const dh_pair_problem *problem, const dh_pair_options *options,
                             dh_pair_plan **plan);
 
+/* Plans made so far, for all who ask with equal problems: candidates of a search have the same
+ * blocks again and again. Thread-safe. */
+typedef struct dh_pair_memo dh_pair_memo;
+dh_pair_memo *dh_pair_memo_create(void); /* NULL: out of memory */
+/* The same memo for one more owner, who calls dh_pair_memo_destroy too. */
+dh_pair_memo *dh_pair_memo_share(dh_pair_memo *memo);
+void dh_pair_memo_destroy(dh_pair_memo *memo); /* the last owner's call frees it */
+/* dh_pair_plan_make, or its earlier result. Others wait while a plan is made.
+ * out       *plan: borrowed from the memo
+ * errors    those of dh_pair_plan_make */
+dh_status dh_pair_memo_get(dh_ctx *ctx, dh_pair_memo *memo, const dh_pair_policy *policy,
+                           const dh_pair_problem *problem, const dh_pair_options *options,
+                           const dh_pair_plan **plan);
+
 /* ---- costs ------------------------------------------------------------------------------ */
 
 /* Overlap effectiveness (the paper's equation 1): (T_i + T_j - P_ij) / min(T_i, T_j). 1: the

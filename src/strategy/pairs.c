@@ -149,7 +149,8 @@ static dh_status plan_blocks(dh_ctx *ctx, const dh_slot *slot, const dh_pair_pol
                              const dh_order_options *options, block_order *order)
 {
     side s[2] = {{0}, {0}};
-    dh_pair_plan *plan = NULL;
+    dh_pair_plan *own = NULL;
+    const dh_pair_plan *plan = NULL;
     const size_t n = (size_t)order->from[0].n + order->from[1].n + 1;
     const bool ok = side_init(&s[0], &slot->strand[0], order->from[0]) &&
                     side_init(&s[1], &slot->strand[1], order->from[1]);
@@ -160,13 +161,15 @@ static dh_status plan_blocks(dh_ctx *ctx, const dh_slot *slot, const dh_pair_pol
                                      .b = {s[1].ops, s[1].n},
                                      .together = together,
                                      .round_ns = (int64_t)slot->costs->event_ns};
-    dh_status st = together && list && order->picks
-                       ? dh_pair_plan_make(ctx, policy, &problem, &options->pairing, &plan)
-                       : dh_no_memory(ctx);
-    if (st == DH_OK) {
-        write_order(plan, s, options->barriers, list, order);
-        dh_pair_plan_destroy(plan);
-    }
+    dh_status st = DH_OK;
+    if (!together || !list || !order->picks)
+        st = dh_no_memory(ctx);
+    else if (options->plans)
+        st = dh_pair_memo_get(ctx, options->plans, policy, &problem, &options->pairing, &plan);
+    else if ((st = dh_pair_plan_make(ctx, policy, &problem, &options->pairing, &own)) == DH_OK)
+        plan = own;
+    if (st == DH_OK) write_order(plan, s, options->barriers, list, order);
+    dh_pair_plan_destroy(own);
     side_fini(&s[0]);
     side_fini(&s[1]);
     free(together);

@@ -170,6 +170,7 @@ typedef struct dh_order_options {
     double memory_blocks; /* in blocks' activations: a forward beside a backward has one to two */
     double memory_bytes;
     const dh_written_order *written; /* of policy dh_written_policy; else NULL */
+    dh_pair_memo *plans;             /* borrowed; NULL: each plan is made anew */
 } dh_order_options;
 /* Limit where nothing is known of a device's memory: the forward of one layer fits beside the
  * backward of another, and little more. */

@@ -46,16 +46,19 @@ static dh_status note_number(dh_ctx *ctx, dh_resolved *r, const char *name, int6
 
 /* ---- without a strategy --------------------------------------------------------------------- */
 
+/* plans: to be shared; NULL: a new memo */
 static dh_resolved *create(dh_ctx *ctx, const dh_job *job, const dh_cluster *cluster,
-                           double room_bytes)
+                           double room_bytes, dh_pair_memo *plans)
 {
     dh_resolved *r = calloc(1, sizeof *r);
-    if (r && (r->arena = dh_arena_create())) {
+    if (r) r->plans = plans ? dh_pair_memo_share(plans) : dh_pair_memo_create();
+    if (r && r->plans && (r->arena = dh_arena_create())) {
         r->job = *job;
         r->cluster = cluster;
         r->room_bytes = room_bytes <= 0 && cluster ? dh_cluster_usable_bytes(cluster) : room_bytes;
         return r;
     }
+    if (r) dh_pair_memo_destroy(r->plans);
     free(r);
     dh_no_memory(ctx);
     return NULL;
@@ -68,6 +71,7 @@ void dh_resolved_destroy(dh_resolved *r)
     dh_schedule_destroy(r->schedule);
     dh_profile_destroy(r->profile);
     dh_order_cache_destroy(r->recipe.ordering.cache);
+    dh_pair_memo_destroy(r->plans);
     dh_arena_destroy(r->arena);
     dh_arena_destroy(r->strategies);
     free(r);
@@ -109,7 +113,8 @@ static dh_status find_ordering(dh_ctx *ctx, dh_resolved *r, const dh_strategy *s
     if (dh_job_order_file(job))
         DH_TRY(dh_written_order_read(ctx, r->arena, job->overlap_policy, &o->options.written));
     DH_TRY(dh_recipe_use(ctx, job, strategy, &r->recipe));
-    r->recipe.ordering.cache = dh_order_cache_create();
+    o->options.plans = r->plans;
+    o->cache = dh_order_cache_create();
     if (!o->cache) return dh_no_memory(ctx);
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): dh_recipe_use has set the policy
     DH_TRY(dh_resolved_note(ctx, r, "order policy", o->policy->name, "%s",
@@ -259,7 +264,7 @@ static dh_status copy_notes(dh_ctx *ctx, dh_resolved *r, const dh_resolved *from
 dh_status dh_resolved_vary(dh_ctx *ctx, const dh_resolved *from, const dh_strategy *strategy,
                            dh_resolved **varied)
 {
-    dh_resolved *r = create(ctx, &from->job, from->cluster, from->room_bytes);
+    dh_resolved *r = create(ctx, &from->job, from->cluster, from->room_bytes, from->plans);
     if (!r) return ctx->status;
     r->recipe = from->recipe;
     r->recipe.ordering = (dh_ordering){.cache = NULL};
@@ -316,7 +321,8 @@ dh_status dh_job_resolve(dh_ctx *ctx, const dh_job *job, const dh_resolve_option
                          dh_resolved **resolved)
 {
     DH_TRY(check_model(ctx, job));
-    dh_resolved *open = create(ctx, job, options->cluster, options->room_bytes), *whole = NULL;
+    dh_resolved *open = create(ctx, job, options->cluster, options->room_bytes, NULL),
+                *whole = NULL;
     if (!open) return ctx->status;
     dh_status st = find_vocab(ctx, open, options->tokenizer);
     if (st == DH_OK) st = find_sizes(ctx, open);

@@ -43,6 +43,7 @@ struct dh_resolved {
     dh_derived derived[DH_MAX_DERIVED];
     size_t n_derived, n_common;  /* the first n_common hold for any strategy */
     dh_schedule *schedule;       /* the recipe's */
+    dh_pair_memo *plans;         /* of its pairs; shared with what it was varied from */
     dh_profile *profile;         /* that its costs rest on; NULL: estimates, or a cluster's */
     const dh_rewrites *rewrites; /* that a strategy which searches tried; else NULL */
     const dh_fusions *fusions;   /* likewise, of the optimizer */

@@ -664,6 +664,88 @@ static void empty_strands(void **state)
     }
 }
 
+/* As many operators as an exact search takes: nothing is searched, and whatever waits for another
+ * comes after it. */
+static void a_strand_alone_needs_no_search(void **state)
+{
+    enum { N = DH_PAIR_MAX_EXACT_OPS };
+    static const int32_t second[] = {1};
+    dh_pair_op ops[N];
+    for (int32_t k = 0; k < N; k++) ops[k] = op("x", DH_ENGINE_COMPUTE, 3);
+    ops[N - 1].preds = second;
+    ops[N - 1].n_preds = 1;
+    for (int side = 0; side < 2; side++) {
+        const dh_pair_strand all = {ops, N}, none = {NULL, 0};
+        const dh_pair_problem p = {side ? none : all, side ? all : none, NULL, 7};
+        dh_pair_plan *plan = make("exact", &p, NULL);
+        assert_int_equal(plan->makespan_ns, 3 * N + 7);
+        assert_int_equal(plan->n_states, 0);
+        assert_null(plan->note);
+        dh_pair_plan_destroy(plan);
+    }
+}
+
+/* The plan of a problem by the memo, and what the plan says. */
+static const dh_pair_plan *known(dh_pair_memo *memo, const char *name, const dh_pair_problem *p,
+                                 const dh_pair_options *o)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_pair_plan *plan;
+    assert_ok(&ctx, dh_pair_memo_get(&ctx, memo, policy(name), p, o, &plan));
+    assert_ok(&ctx, pair_plan_validate(&ctx, p, o, plan));
+    assert_int_equal(plan->makespan_ns, makespan(name, p, o));
+    return plan;
+}
+
+static void plans_are_known_by_their_problems(void **state)
+{
+    dh_pair_op f[2], b[2], g[2], c[2];
+    dh_pair_time t[4], u[4];
+    dh_pair_problem p, q;
+    hand_problem(f, b, t, &p);
+    hand_problem(g, c, u, &q);
+    dh_pair_options o = DH_PAIR_OPTIONS_INIT;
+    dh_pair_memo *memo = dh_pair_memo_create(), *other = dh_pair_memo_share(memo);
+    const dh_pair_plan *first = known(memo, "exact", &p, &o);
+    dh_pair_memo_destroy(memo);
+    g[0].name = "another name";
+    assert_ptr_equal(known(other, "exact", &q, &o), first);
+
+    assert_ptr_not_equal(known(other, "dp", &p, &o), first);
+    o.overlap_local = false;
+    assert_ptr_not_equal(known(other, "exact", &p, &o), first);
+    o = (dh_pair_options)DH_PAIR_OPTIONS_INIT;
+    o.max_segment = 1;
+    assert_ptr_not_equal(known(other, "exact", &p, &o), first);
+    o = (dh_pair_options)DH_PAIR_OPTIONS_INIT;
+    q.round_ns = 1;
+    assert_ptr_not_equal(known(other, "exact", &q, &o), first);
+    q.round_ns = 0;
+    u[3].b_ns++;
+    assert_ptr_not_equal(known(other, "exact", &q, &o), first);
+    u[3].b_ns--;
+    c[1].solo_ns--;
+    assert_ptr_not_equal(known(other, "exact", &q, &o), first);
+    c[1].solo_ns++;
+    c[1].movable = true;
+    assert_ptr_not_equal(known(other, "exact", &q, &o), first);
+    c[1].movable = false;
+    g[1].n_preds = 0;
+    assert_ptr_not_equal(known(other, "exact", &q, &o), first);
+    g[1].n_preds = 1;
+    assert_ptr_equal(known(other, "exact", &q, &o), first);
+
+    /* What cannot be planned leaves nothing behind. */
+    dh_ctx ctx = DH_CTX_INIT;
+    const dh_pair_plan *plan;
+    o.max_segment = 0;
+    assert_fails(&ctx, dh_pair_memo_get(&ctx, other, policy("exact"), &p, &o, &plan), DH_EINVAL,
+                 "segment");
+    assert_fails(&ctx, dh_pair_memo_get(&ctx, other, policy("exact"), &p, &o, &plan), DH_EINVAL,
+                 "segment");
+    dh_pair_memo_destroy(other);
+}
+
 /* Three independent operators: 8 sets, 27 - 8 edges, 3 + 3*2 + 6 orders; one: 2, 1 and 1. */
 static void search_looks_at_each_move_once(void **state)
 {
@@ -831,6 +913,8 @@ int main(void)
         cmocka_unit_test(too_much_for_exact_falls_back),
         cmocka_unit_test(many_operators),
         cmocka_unit_test(empty_strands),
+        cmocka_unit_test(a_strand_alone_needs_no_search),
+        cmocka_unit_test(plans_are_known_by_their_problems),
         cmocka_unit_test(search_looks_at_each_move_once),
         cmocka_unit_test(broken_problems_are_refused),
         cmocka_unit_test(broken_plans_are_found),

@@ -280,15 +280,15 @@ static dh_status find_only(dh_ctx *ctx, dh_figures *figures, const char *file, d
 static dh_status name_file(dh_ctx *ctx, dh_figures *figures, const char *file, dh_figure **only)
 {
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
-    const size_t n = strlen(name) - strlen(".svg");
+    const size_t n = strlen(name) - strlen(".svg"), room = sizeof figures->at[0].name;
     if (dh_path_is_dir(file))
         return dh_fail(ctx, DH_EINVAL, "%s is a folder: name a file, or %s/ to write into it", file,
                        file);
     DH_TRY(find_only(ctx, figures, file, only));
-    if (n < 1 || n >= sizeof(*only)->name)
+    if (n < 1 || n >= room)
         return dh_fail(ctx, DH_EINVAL, "%s: a name of 1 to %zu bytes before .svg is wanted", file,
-                       sizeof(*only)->name - 1);
-    snprintf((*only)->name, sizeof(*only)->name, "%.*s", (int)n, name);
+                       room - 1);
+    snprintf((*only)->name, room, "%.*s", (int)n, name);
     dh_str_printf(&figures->folder, "%.*s", slash ? (int)(slash - file) + (slash == file) : 1,
                   slash ? file : ".");
     return DH_OK;

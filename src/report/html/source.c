@@ -193,10 +193,7 @@ static dh_status add_input(dh_ctx *ctx, void *inputs, const char *setting, const
     (void)setting;
     dh_path_list *list = inputs;
     if (dh_path_is_dir(path)) return DH_OK;
-    char *copy = strdup(path);
-    if (copy && dh_vec_push(&list->paths, copy)) return DH_OK;
-    free(copy);
-    return dh_no_memory(ctx);
+    return dh_path_list_push(list, strdup(path)) ? DH_OK : dh_no_memory(ctx);
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
