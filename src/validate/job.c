@@ -88,7 +88,7 @@ dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_ship
                               dh_shipped_run *run)
 {
     DH_TRY(dh_shipped_read(ctx, v, job, run));
-    if (dh_validation_lists(v)) return dh_fail(ctx, DH_EUNSUPPORTED, "jobs are listed");
+    if (v->lists) return dh_fail(ctx, DH_EUNSUPPORTED, "jobs are listed");
     const dh_resolve_options how = {.cluster = run->cluster, .quiet = true};
     DH_TRY(dh_job_resolve(ctx, run->job, &how, &run->resolved));
     return dh_train_simulate(ctx, run->resolved, &(dh_train_simulation){0}, &run->sim);

@@ -90,8 +90,6 @@ dh_status dh_shipped_measure(dh_ctx *ctx, const dh_validation *v, const dh_shipp
 /* From the validation's steps (steps.c): a step that another thread simulates is waited for. */
 dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job *job,
                              dh_shipped_step *step);
-/* Whether jobs are listed, and none is simulated. */
-bool dh_validation_lists(const dh_validation *v);
 double dh_megatron_model_flops(const dh_job *job);
 double dh_megatron_hardware_flops(const dh_job *job);
 /* The row added last is of that job.

@@ -1,8 +1,8 @@
 /* Steps of shipped jobs, each simulated once, by several threads at once.
  *
- * Which jobs a table needs is known only to its function. So all tables run once beforehand with a
- * step that stands for every other one. This lists the jobs and simulates none. Then the calling
- * thread takes the tables one after the other, while the other threads simulate what is listed. */
+ * The calling thread takes the tables one after the other. The other threads simulate steps ahead of
+ * it. Which jobs a table needs is known only to its function: to list them, a thread runs the table
+ * once with a step that stands for every other one, which simulates none. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ struct dh_validation_steps {
     pthread_cond_t change; /* a step is no longer AT_WORK */
     DH_VEC(kept_step) kept;
     size_t next; /* all before it are not LISTED */
-    bool lists, over;
+    bool over;
 };
 
 dh_validation_steps *dh_validation_steps_create(void)
@@ -100,8 +100,12 @@ static dh_status list(dh_ctx *ctx, dh_validation *v, const char *command, const 
                               .memory_bytes = 1,
                               .device_bytes = 1,
                               .n_params = 1};
-    if (find(v->steps, command) < v->steps->kept.n) return DH_OK;
-    return add(ctx, v->steps, command, LISTED, v, job);
+    dh_status st = DH_OK;
+    pthread_mutex_lock(&v->steps->lock);
+    if (find(v->steps, command) == v->steps->kept.n)
+        st = add(ctx, v->steps, command, LISTED, v, job);
+    pthread_mutex_unlock(&v->steps->lock);
+    return st;
 }
 
 /* The step of a command is the caller's to simulate, or it is known.
@@ -127,7 +131,7 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
     size_t i;
     bool known;
     if (!command) return dh_no_memory(ctx);
-    if (steps->lists) return list(ctx, v, command, job, step);
+    if (v->lists) return list(ctx, v, command, job, step);
     pthread_mutex_lock(&steps->lock);
     dh_status st = claim(ctx, v, command, job, &i, &known);
     pthread_mutex_unlock(&steps->lock);
@@ -137,11 +141,6 @@ dh_status dh_shipped_step_of(dh_ctx *ctx, dh_validation *v, const dh_shipped_job
     *step = steps->kept.at[i].step;
     pthread_mutex_unlock(&steps->lock);
     return DH_OK;
-}
-
-bool dh_validation_lists(const dh_validation *v)
-{
-    return v->steps && v->steps->lists;
 }
 
 /* ---- several tables ---- */
@@ -154,28 +153,19 @@ typedef struct several {
     dh_validation_steps *steps;
     dh_validation_shown *shown;
     void *user;
-    dh_validation **listed; /* [n_listed] */
-    size_t n_listed;
+    dh_validation **listed; /* [n]: NULL where the table's jobs were not listed */
+    size_t to_list; /* the next table to list; all before it are listed, or had their turn */
     pthread_t caller;
     dh_status status;
 } several;
-
-/* What goes wrong here goes wrong again, and is said, when the table's turn comes. */
-static void list_jobs(several *s)
-{
-    s->steps->lists = true;
-    for (size_t i = 0; i < s->n; i++) {
-        dh_ctx ctx = dh_ctx_like(s->ctx);
-        dh_validation *v = dh_validation_list(&ctx, s->tables[i], s->cluster, s->steps);
-        if (v) s->listed[s->n_listed++] = v;
-    }
-    s->steps->lists = false;
-}
 
 static dh_status show_tables(several *s)
 {
     for (size_t i = 0; i < s->n; i++) {
         dh_validation *v;
+        pthread_mutex_lock(&s->steps->lock);
+        s->to_list = DH_MAX(s->to_list, i + 1);
+        pthread_mutex_unlock(&s->steps->lock);
         DH_TRY(dh_validate(s->ctx, s->tables[i], s->cluster, s->steps, &v));
         const dh_status st = s->shown(s->ctx, v, s->user);
         dh_validation_destroy(v);
@@ -185,28 +175,37 @@ static dh_status show_tables(several *s)
 }
 
 /* The next listed step, which is then AT_WORK. */
-static bool take_next(dh_validation_steps *steps, size_t *i)
+static bool take_step(dh_validation_steps *steps, size_t *i)
 {
     while (steps->next < steps->kept.n && steps->kept.at[steps->next].state != LISTED)
         steps->next++;
-    if (steps->over || steps->next == steps->kept.n) return false;
+    if (steps->next == steps->kept.n) return false;
     *i = steps->next++;
     steps->kept.at[*i].state = AT_WORK;
     return true;
 }
 
-/* A step that fails here is simulated again by the thread that needs it, whose error counts. */
-static void simulate_ahead(several *s)
+static bool take_table(several *s, size_t *i)
 {
-    size_t i;
-    for (;;) {
+    if (s->to_list == s->n) return false;
+    *i = s->to_list++;
+    return true;
+}
+
+/* What fails here is done again by the calling thread when it needs it, and its error counts. */
+static void work_ahead(several *s)
+{
+    for (bool goes_on = true; goes_on;) {
         dh_ctx ctx = dh_ctx_like(s->ctx);
+        size_t i;
         pthread_mutex_lock(&s->steps->lock);
-        const bool more = take_next(s->steps, &i);
-        const kept_step next = more ? s->steps->kept.at[i] : (kept_step){0};
+        const bool step = !s->steps->over && take_step(s->steps, &i);
+        const bool table = !s->steps->over && !step && take_table(s, &i);
+        const kept_step next = step ? s->steps->kept.at[i] : (kept_step){0};
         pthread_mutex_unlock(&s->steps->lock);
-        if (!more) return;
-        simulate(&ctx, s->steps, i, next.v, &next.job);
+        goes_on = step || table;
+        if (step) (void)simulate(&ctx, s->steps, i, next.v, &next.job);
+        if (table) s->listed[i] = dh_validation_list(&ctx, s->tables[i], s->cluster, s->steps);
     }
 }
 
@@ -214,7 +213,7 @@ static void *work(void *user)
 {
     several *s = user;
     if (!pthread_equal(pthread_self(), s->caller)) {
-        simulate_ahead(s);
+        work_ahead(s);
         return NULL;
     }
     s->status = show_tables(s);
@@ -238,9 +237,8 @@ dh_status dh_validate_tables(dh_ctx *ctx, const dh_validation_table *const *tabl
                  .caller = pthread_self(),
                  .listed = calloc(n + 1, sizeof *s.listed)};
     s.status = s.steps && s.listed ? DH_OK : dh_no_memory(ctx);
-    if (s.status == DH_OK && n_threads > 1) list_jobs(&s);
     if (s.status == DH_OK) dh_work_together(DH_MAX(n_threads, (size_t)1), work, &s);
-    for (size_t i = 0; i < s.n_listed; i++) dh_validation_destroy(s.listed[i]);
+    for (size_t i = 0; s.listed && i < n; i++) dh_validation_destroy(s.listed[i]);
     free(s.listed);
     dh_validation_steps_destroy(s.steps);
     return s.status;

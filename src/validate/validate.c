@@ -733,7 +733,7 @@ dh_status dh_validate(dh_ctx *ctx, const dh_validation_table *table, const char 
 dh_validation *dh_validation_list(dh_ctx *ctx, const dh_validation_table *table,
                                   const char *cluster, dh_validation_steps *steps)
 {
-    const dh_validation like = {.table = table, .cluster = cluster, .steps = steps};
+    const dh_validation like = {.table = table, .cluster = cluster, .steps = steps, .lists = true};
     dh_validation *v = NULL;
     if (begin(ctx, &like, &v) == DH_OK) (void)v->table->run(ctx, v);
     return v;

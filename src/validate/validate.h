@@ -88,6 +88,7 @@ struct dh_validation {
     size_t n_rows;
     const char *group;                       /* of rows that are added */
     int block;                               /* the same */
+    bool lists;                              /* its jobs are listed, none is simulated */
     bool rested_on;                          /* only rows that the table's constants rest on */
     const struct dh_cluster_change *changes; /* [n_changes] to every cluster; borrowed */
     size_t n_changes;
