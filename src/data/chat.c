@@ -343,10 +343,20 @@ static dh_status read_message(dh_ctx *ctx, json_t *m, const char *role_key, cons
     return add_message(ctx, role, name, json_object_get(m, text_key), unlearnt, list);
 }
 
-/* "weight": 1, "train": true: as every conversation is learnt. */
-static bool is_weight_of_one(const char *key, const json_t *value)
+/* "weight": 1, "train": true: as every conversation is learnt. "label": "sports": what it is about. */
+static bool changes_nothing(const char *key, const json_t *value)
 {
+    if (strcmp(key, "label") == 0) return json_is_string(value);
     return (strstr(key, "weight") || strcmp(key, "train") == 0) && as_flag(value) == 1;
+}
+
+/* Whether a key is the word, or has it between underscores: "system" in "system_prompt". */
+static bool has_word(const char *key, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = strstr(key, word); at; at = strstr(at + 1, word))
+        if ((at == key || at[-1] == '_') && (at[n] == '\0' || at[n] == '_')) return true;
+    return false;
 }
 
 /* In addition to messages a row may have any keys, with two exceptions: texts that the model would
@@ -355,37 +365,68 @@ static dh_status check_row(dh_ctx *ctx, const json_t *row)
 {
     static const struct {
         const char *key, *instead;
-    } read[] = {{"tools", "take it out"},
-                {"functions", "take it out"},
-                {"system", "write it as a first message of role system"},
-                {"history", "write it as messages"},
-                {"chosen", "pairs of answers are not learnt: write one as a message"},
-                {"rejected", "pairs of answers are not learnt: take it out"},
-                {"documents", "write it into a message"},
-                {"context", "write it into a message"},
-                {"reasoning_content", "write it into a message"},
-                {"reasoning", "write it into a message"},
-                {"thinking", "write it into a message"},
-                {"chat_template_kwargs", "take it out"},
-                {"enable_thinking", "take it out"},
-                {"weight", "repeat the conversation, or say it of its messages"},
-                {"loss_weight", "repeat the conversation, or say it of its messages"},
-                {"train", "say it of the messages"},
-                {"mask", "say with \"train\" which messages are learnt"},
-                {"loss_mask", "say with \"train\" which messages are learnt"},
-                {"image", "images are not read"},
-                {"images", "images are not read"},
-                {"audio", "sounds are not read"},
-                {"audios", "sounds are not read"},
-                {"video", "videos are not read"},
-                {"videos", "videos are not read"}};
-    for (size_t i = 0; i < DH_COUNTOF(read); i++)
-        if (!says_nothing(json_object_get(row, read[i].key)) &&
-            !is_weight_of_one(read[i].key, json_object_get(row, read[i].key)))
-            return dh_fail(ctx, DH_EUNSUPPORTED,
-                           "the conversation has \"%s\" in addition to its messages, and that is "
-                           "not supported: %s",
-                           read[i].key, read[i].instead);
+        bool word; /* also inside a longer key */
+    } read[] = {{"tools", "take it out", false},
+                {"functions", "take it out", false},
+                {"system", "write it as a first message of role system", true},
+                {"history", "write it as messages", false},
+                {"chosen", "pairs of answers are not learnt: write one as a message", false},
+                {"rejected", "pairs of answers are not learnt: take it out", false},
+                {"label", "answers that are to be avoided are not learnt: take them out", false},
+                {"documents", "write it into a message", false},
+                {"context", "write it into a message", false},
+                {"reasoning", "write it into a message", true},
+                {"thinking", "write it into a message", true},
+                {"thought", "write it into a message", true},
+                {"thoughts", "write it into a message", true},
+                {"cot", "write it into a message", true},
+                {"rationale", "write it into a message", true},
+                {"chat_template_kwargs", "take it out", false},
+                {"weight", "repeat the conversation, or say it of its messages", true},
+                {"weights", "repeat the conversation, or say it of its messages", true},
+                {"train", "say it of the messages", false},
+                {"loss", "say with \"train\" which messages are learnt", true},
+                {"mask", "say with \"train\" which messages are learnt", true},
+                {"masks", "say with \"train\" which messages are learnt", true},
+                {"image", "images are not read", false},
+                {"images", "images are not read", false},
+                {"audio", "sounds are not read", false},
+                {"audios", "sounds are not read", false},
+                {"video", "videos are not read", false},
+                {"videos", "videos are not read", false}};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)row, key, value)
+    {
+        if (says_nothing(value) || changes_nothing(key, value)) continue;
+        for (size_t i = 0; i < DH_COUNTOF(read); i++)
+            if (strcmp(key, read[i].key) == 0 || (read[i].word && has_word(key, read[i].key)))
+                return dh_fail(ctx, DH_EUNSUPPORTED,
+                               "the conversation has \"%.40s\" in addition to its messages, and "
+                               "that is not supported: %s",
+                               key, read[i].instead);
+    }
+    return DH_OK;
+}
+
+/* The forms of a conversation are known by two keys, or a list. */
+static dh_status check_form(dh_ctx *ctx, const json_t *row)
+{
+    static const char *const forms[][2] = {{"messages", NULL},
+                                           {"conversations", NULL},
+                                           {"prompt", "completion"},
+                                           {"instruction", "output"}};
+    const char *found = NULL;
+    for (size_t i = 0; i < DH_COUNTOF(forms); i++) {
+        if (!json_object_get(row, forms[i][0])) continue;
+        if (forms[i][1] && !json_object_get(row, forms[i][1])) continue;
+        if (found)
+            return dh_fail(ctx, DH_EFORMAT,
+                           "it is two conversations: \"%s\" and \"%s\" stand beside each other; "
+                           "take one out",
+                           found, forms[i][0]);
+        found = forms[i][0];
+    }
     return DH_OK;
 }
 
@@ -438,8 +479,9 @@ static dh_status read_row(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
 
 dh_status dh_chat_read(dh_ctx *ctx, json_t *row, dh_chat_messages *list)
 {
-    DH_TRY(read_row(ctx, row, list));
-    return check_row(ctx, row);
+    DH_TRY(check_form(ctx, row));
+    DH_TRY(check_row(ctx, row));
+    return read_row(ctx, row, list);
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #include "data/chat.h"
 #include "data/dataset_parts.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,15 +61,19 @@ static dh_status add_documents(dh_ctx *ctx, const dh_dataset *ds, const dh_segme
     int64_t begin = s->first;
     /* An index that marks one document may say nothing; where there are several it has all. */
     if (f->ends.n > 1) return add_marked(ctx, ds, s, &f->ends, pieces);
+    const int64_t looked_at = DH_MIN(f->text.run.at ? 0 : end - begin, FIRST_TOKENS);
     for (int64_t at = begin; eos >= 0 && at < end; at += STRETCH) {
         DH_TRY(dh_dataset_heed_stop(ctx, ds));
         DH_TRY(add_ended(ctx, ds, at, DH_MIN(end - at, STRETCH), eos, ids, &begin, pieces));
-        if (begin > s->first || f->text.run.at || at + STRETCH - s->first < FIRST_TOKENS) continue;
-        return dh_fail(ctx, DH_EINVAL,
-                       "%s has no end-of-text token (id %d) among its first %d tokens, so that its "
-                       "documents cannot be told apart: it was made by another tokenizer than "
-                       "data.tokenizer, or is one document; data.packing=none takes it as a stream",
-                       f->name, eos, FIRST_TOKENS);
+        if (begin > s->first || looked_at <= ds->row_len || at + STRETCH - s->first < looked_at)
+            continue;
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "%s has no end-of-text token (id %d) among its first %" PRId64
+            " tokens, so that its documents cannot be told apart: it was made by another "
+            "tokenizer than data.tokenizer, or is one document; data.packing=none takes "
+            "it as a stream",
+            f->name, eos, looked_at);
     }
     return dh_docs_add(ctx, pieces, begin, end - begin, ds->row_len);
 }

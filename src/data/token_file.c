@@ -187,6 +187,14 @@ static dh_status check_marks(dh_ctx *ctx, const megatron_index *index)
                            (unsigned long long)index->n_sequences);
         last = mark;
     }
+    /* Megatron marks where each document begins, and the end of the last. One mark says nothing. */
+    if (index->n_marks > 1 && (load_u64(index->marks) != 0 || last != index->n_sequences))
+        return dh_fail(
+            ctx, DH_EFORMAT,
+            "the index marks documents from sequence %llu to %llu, but has sequences 0 to "
+            "%llu: it was cut, or merged wrongly",
+            (unsigned long long)load_u64(index->marks), (unsigned long long)last,
+            (unsigned long long)index->n_sequences);
     return DH_OK;
 }
 

@@ -9,7 +9,8 @@
 bool dh_unread_tokenizer(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    return strcmp(name, "tekken.json") == 0 || strcmp(name, "tiktoken.model") == 0 ||
+    const bool tekken = strncmp(name, "tekken", 6) == 0 && dot && strcmp(dot, ".json") == 0;
+    return tekken || strcmp(name, "tiktoken.model") == 0 ||
            (dot && dot > name && strcmp(dot, ".tiktoken") == 0);
 }
 

@@ -191,21 +191,29 @@ static void warn_of_threads(const dh_run *run, const dh_ckpt_state *was)
            (long long)was->n_threads, run->n_threads, (long long)was->n_threads);
 }
 
-/* With optimizer.decay_steps auto the curve of the learning rate ends where the run does: a run
- * that is made longer leaves the one that it was on. */
+/* A run that goes on at another learning rate than it was to have. With optimizer.decay_steps auto the
+ * curve ends where the run does, so a run that is made longer leaves the one that it was on.
+ * Checkpoints of old do not know the rate, but where the curve was to end. */
 static void warn_of_curve(const dh_run *run, const dh_ckpt_state *was)
 {
     const dh_job *job = run->job;
     dh_job before = *job;
-    if (run->ranks.rank != 0 || job->decay_steps != 0 || was->decay_steps == 0) return;
     before.decay_steps = was->decay_steps;
-    const double then = dh_job_lr(&before, was->step), now = dh_job_lr(job, was->step);
-    if (then == now) return;
-    dh_log(DH_LOG_WARN,
-           "the learning rate was to be %.4g at step %lld and is %.4g: with optimizer.decay_steps "
-           "auto its curve ends at step %lld, before at %lld; optimizer.decay_steps=%lld keeps it",
-           then, (long long)was->step, now, (long long)job->steps, (long long)was->decay_steps,
-           (long long)was->decay_steps);
+    const double now = dh_job_lr(job, was->step);
+    const double kept = was->decay_steps ? dh_job_lr(&before, was->step) : now;
+    const double then = was->lr >= 0 ? was->lr : job->decay_steps ? now : kept;
+    if (run->ranks.rank != 0 || then == now) return;
+    if (kept != then || job->decay_steps != 0)
+        dh_log(DH_LOG_WARN,
+               "the learning rate was to be %.4g at step %lld and is %.4g, as optimizer.* say now",
+               then, (long long)was->step, now);
+    else
+        dh_log(
+            DH_LOG_WARN,
+            "the learning rate was to be %.4g at step %lld and is %.4g: with optimizer.decay_steps "
+            "auto its curve ends at step %lld, before at %lld; optimizer.decay_steps=%lld keeps it",
+            then, (long long)was->step, now, (long long)job->steps, (long long)was->decay_steps,
+            (long long)was->decay_steps);
 }
 
 dh_status dh_run_check_same(dh_ctx *ctx, const dh_run *run, const dh_ckpt *ckpt)

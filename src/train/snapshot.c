@@ -97,6 +97,7 @@ static dh_status describe(dh_ctx *ctx, const dh_run *run, dh_save *save)
                                   .n_ranks = run->ranks.n,
                                   .n_threads = run->n_threads,
                                   .decay_steps = dh_job_decay_end(run->job),
+                                  .lr = dh_job_lr(run->job, run->step),
                                   .from_text = dh_dataset_has_text(run->train_data),
                                   .version = DH_VERSION};
     DH_TRY(dh_run_describe(ctx, run, &save->state));

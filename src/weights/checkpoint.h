@@ -64,6 +64,7 @@ typedef struct dh_ckpt_state {
     size_t n_settings;                              /* 0: of a version without them */
     int64_t n_ranks, n_threads; /* of each rank, which its bits depend on; 0: not known */
     int64_t decay_steps;        /* where the learning rate's curve was to end; 0: not known */
+    double lr;                  /* learning rate of the step that follows; below 0: not known */
     int64_t from_text;          /* 1: the tokenizer made the ids; 0: ready tokens, or not known */
 } dh_ckpt_state;
 

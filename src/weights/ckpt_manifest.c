@@ -384,7 +384,9 @@ dh_status ckpt_state_text(dh_ctx *ctx, const dh_ckpt_state *s, char **text)
         json_pack("{s:I, s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)s->step, "next_sample",
                   (json_int_t)s->next_sample, "seed", seed, "job_fingerprint", s->job_fingerprint,
                   "tokenizer_fingerprint", s->tokenizer_fingerprint, "version", s->version);
-    if (root && !(put_settings(root, s) && put_counts(root, s))) {
+    bool ok = root && put_settings(root, s) && put_counts(root, s);
+    if (ok && s->lr >= 0) ok = json_object_set_new(root, "lr", json_real(s->lr)) == 0;
+    if (!ok) {
         json_decref(root);
         root = NULL;
     }
@@ -408,7 +410,11 @@ static dh_status unpack_state(dh_ctx *ctx, json_t *root, dh_ckpt_state *s)
     unsigned long long value = strtoull(seed, &end, 10);
     if (step < 0 || next_sample < 0 || errno || *end || end == seed)
         return dh_fail(ctx, DH_EFORMAT, "step, next_sample or seed is out of range");
-    *s = (dh_ckpt_state){.step = step, .next_sample = next_sample, .seed = value};
+    const json_t *lr = json_object_get(root, "lr");
+    *s = (dh_ckpt_state){.step = step,
+                         .next_sample = next_sample,
+                         .seed = value,
+                         .lr = lr ? json_number_value(lr) : -1};
     snprintf(s->job_fingerprint, sizeof s->job_fingerprint, "%s", job);
     snprintf(s->tokenizer_fingerprint, sizeof s->tokenizer_fingerprint, "%s", tokenizer);
     snprintf(s->version, sizeof s->version, "%s", version);

@@ -135,6 +135,11 @@ check 'the curve' grep -q 'learning rate was to be .* at step 2 and is .* ends a
 ok "${curve[@]}" --set train.steps=4 --set optimizer.decay_steps=3
 same "$(grep -c 'learning rate was to be' "$tmp/err")" 0 'a curve that is kept'
 
+# Another shape of the curve: the rate that it was to have, and no advice that would not keep it.
+planned=$(sed -n 's/.*"lr": \([0-9.e-]*\).*/\1/p' "$tmp/curve/checkpoints/step-000004/state.json")
+ok "${curve[@]}" --set train.steps=6 --set optimizer.schedule=constant
+check 'the rate as it was' grep -q "learning rate was to be $(printf %.4g "$planned") at step 4 and is .* say now" "$tmp/err"
+
 # A run of byte tokens knows that it is one, however its vocabulary is padded.
 ok "${train[@]}" --set out="$tmp/padded" --set train.steps=1 --set data.tokenizer=bytes --set model.vocab=320
 ok "$dhelix" sample "$tmp/padded" --prompt hello --tokens 2

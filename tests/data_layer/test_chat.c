@@ -256,7 +256,11 @@ static void what_would_be_lost_is_refused(void **state)
                                          "\"images\": [\"a.png\"]", "\"weight\": 0",
                                          "\"train\": false",        "\"loss_mask\": [0, 1]",
                                          "\"rejected\": \"r\"",     "\"documents\": [{}]",
-                                         "\"reasoning\": \"r\"",    "\"enable_thinking\": false"};
+                                         "\"reasoning\": \"r\"",    "\"enable_thinking\": false",
+                                         "\"label\": false",        "\"system_prompt\": \"s\"",
+                                         "\"sample_weight\": 0",    "\"loss\": false",
+                                         "\"weights\": [0, 1]",     "\"loss_masks\": [0, 1]",
+                                         "\"thought\": \"t\"",      "\"cot\": \"t\""};
     static const struct {
         const char *key, *role, *says;
     } flags[] = {{"\"weight\": 0.5", "assistant", "neither 1"},
@@ -282,6 +286,35 @@ static void what_would_be_lost_is_refused(void **state)
         snprintf(row, sizeof row, "{\"messages\": [{\"role\": \"%s\", \"content\": \"c\", %s}]}",
                  flags[i].role, flags[i].key);
         assert_refused(row, "chatml", DH_EUNSUPPORTED, flags[i].says);
+    }
+}
+
+/* What is read of a row is said by its form, so there is one. Other keys say what it is about. */
+static void a_row_has_one_form(void **state)
+{
+    static const char *const others[] = {
+        "\"prompt\": \"p\", \"completion\": \"c\"", "\"instruction\": \"i\", \"output\": \"o\"",
+        "\"conversations\": [{\"from\": \"gpt\", \"value\": \"v\"}]"};
+    static const char *const about[] = {"\"prompt\": \"c\"", "\"label\": \"sports\"",
+                                        "\"id\": 1, \"ecosystem\": \"x\", \"masking\": 1",
+                                        "\"weight\": 1", "\"output\": \"o\""};
+    char row[256];
+    for (size_t i = 0; i < DH_COUNTOF(others); i++) {
+        snprintf(row, sizeof row, "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}], %s}",
+                 others[i]);
+        assert_refused(row, "chatml", DH_EFORMAT, "two conversations");
+    }
+    for (size_t i = 0; i < DH_COUNTOF(about); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_chat_messages list = {0};
+        snprintf(row, sizeof row, "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}], %s}",
+                 about[i]);
+        json_t *read = json_loads(row, 0, NULL);
+        assert_non_null(read);
+        assert_ok(&ctx, dh_chat_read(&ctx, read, &list));
+        assert_int_equal(list.n, 1);
+        dh_vec_fini(&list);
+        json_decref(read);
     }
 }
 
@@ -462,6 +495,7 @@ int main(void)
         cmocka_unit_test(templates_are_recognised),
         cmocka_unit_test(what_is_no_conversation_is_refused),
         cmocka_unit_test(what_would_be_lost_is_refused),
+        cmocka_unit_test(a_row_has_one_form),
         cmocka_unit_test(rows_say_which_answers_are_learnt),
         cmocka_unit_test(mended_lines_keep_short_numbers),
         cmocka_unit_test(instructions_are_conversations),

@@ -661,6 +661,16 @@ static void tokens_without_ends_are_no_documents(void **state)
                  "no end-of-text token (id 9) among its first 4194304 tokens");
     dh_dataset_close(ds);
     dh_ctx_reset(&ctx);
+    write_file(f, "ends.u16", tokens, 70000 * sizeof *tokens);
+    ds = must_open(in_dir(f, "ends.u16"), (dh_dataset_spec){0});
+    assert_fails(&ctx, dh_dataset_pack(&ctx, ds, 8, 9), DH_EINVAL, "among its first 70000 tokens");
+    dh_dataset_close(ds);
+    dh_ctx_reset(&ctx);
+    /* What fits a row is one document, whoever wrote it. */
+    write_file(f, "ends.u16", tokens, 8 * sizeof *tokens);
+    ds = must_open(in_dir(f, "ends.u16"), (dh_dataset_spec){0});
+    assert_ok(&ctx, dh_dataset_pack(&ctx, ds, 8, 9));
+    dh_dataset_close(ds);
     tokens[1000] = 9;
     write_file(f, "ends.u16", tokens, N * sizeof *tokens);
     ds = must_open(in_dir(f, "ends.u16"), (dh_dataset_spec){0});
@@ -709,6 +719,8 @@ static void megatron_faults(void **state)
         {34 + 8 + 8, 7, DH_EFORMAT, "outside"},
         {34 + 24, 3, DH_EFORMAT, "document mark 0"},
         {34 + 32, 3, DH_EFORMAT, "document mark 1"},
+        {34 + 24, 1, DH_EFORMAT, "from sequence 1 to 2"},
+        {34 + 32, 1, DH_EFORMAT, "from sequence 0 to 1"},
     };
     for (size_t i = 0; i < DH_COUNTOF(faults); i++) {
         m = good;
