@@ -124,7 +124,8 @@ static dh_status create_one(dh_ctx *ctx, const char *path)
 {
     if (mkdir(path, 0755) != 0) {
         if (errno == EEXIST && dh_path_is_dir(path)) return DH_OK;
-        if (errno == EEXIST) return dh_fail(ctx, DH_EIO, "cannot create folder %s: it is a file", path);
+        if (errno == EEXIST)
+            return dh_fail(ctx, DH_EIO, "cannot create folder %s: it is a file", path);
         return dh_fail(ctx, DH_EIO, "cannot create folder %s: %s", path, strerror(errno));
     }
     return dh_parent_sync(ctx, path);
