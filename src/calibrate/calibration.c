@@ -127,19 +127,62 @@ static double most_of(size_t constant)
     return s->max * s->factor;
 }
 
-static size_t count_rows(const dh_calibration *f, size_t constant, bool held)
+/* What arithmetic takes at the peak of the base's device; 0: the row has none. */
+static double flop_ns(const dh_cluster *base, const dh_measured_row *row)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < f->measured->rows.n; i++) {
-        const dh_measured_row *row = &f->measured->rows.at[i];
-        n += row->held == held && tells(row, constant);
-    }
-    return n;
+    const dh_gemm_shape *g = &row->gemm;
+    const bool product = row->kind == DH_MEASURED_GEMM;
+    const double flops =
+        product ? 2.0 * (double)g->rows * (double)g->columns * (double)g->shared * (double)g->batch
+                : row->attention.flops;
+    const dh_dtype dtype = product ? g->dtype : row->attention.dtype;
+    return flops / (dtype == DH_F32 ? base->f32_flops_per_s : base->bf16_flops_per_s) * 1e9;
 }
+
+static double bytes_of(const dh_measured_row *row)
+{
+    if (row->kind == DH_MEASURED_GEMM) return row->gemm.bytes;
+    return row->kind == DH_MEASURED_NORM ? row->bytes : row->attention.bytes;
+}
+
+/* What its bytes take at the full rate of the memory of the base's device. */
+static double memory_ns(const dh_cluster *base, const dh_measured_row *row)
+{
+    return bytes_of(row) / base->memory_bytes_per_s * 1e9;
+}
+
+/* Whether the constant limits the row's time. Rates limit rows of full weight. A launch limits
+ * products that the device could do in less time. The other latencies are part of every call. */
+static bool limits(const dh_calibration *f, size_t constant, const dh_measured_row *row)
+{
+    if (strcmp(setting_of(constants[constant].key)->unit, "us") != 0) return row->weight >= 1;
+    return row->kind != DH_MEASURED_GEMM ||
+           DH_MAX(flop_ns(f->base, row), memory_ns(f->base, row)) < f->base->kernel_ns;
+}
+
+/* Rows of the fit that tell about the constant. */
+typedef struct row_count {
+    size_t n, n_limited; /* n_limited: those that it limits */
+    bool median;         /* one of these is a median of enough occurrences */
+} row_count;
 
 /* Rows for each constant of a stage, so that noise in one of them does not decide it. Where a stage
  * has one constant alone, a median of as many occurrences does as well. */
 enum { ROWS_FOR_ONE = 3 };
+
+static row_count count_rows(const dh_calibration *f, size_t constant)
+{
+    row_count count = {0};
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        const dh_measured_row *row = &f->measured->rows.at[i];
+        if (row->held || !tells(row, constant)) continue;
+        count.n++;
+        if (!limits(f, constant, row)) continue;
+        count.n_limited++;
+        count.median |= row->n_samples >= ROWS_FOR_ONE;
+    }
+    return count;
+}
 
 static bool is_alone(size_t constant)
 {
@@ -148,31 +191,31 @@ static bool is_alone(size_t constant)
     return n == 1;
 }
 
-static bool rests_on_medians(const dh_calibration *f, size_t constant)
-{
-    bool any = false;
-    for (size_t i = 0; i < f->measured->rows.n && is_alone(constant); i++) {
-        const dh_measured_row *row = &f->measured->rows.at[i];
-        any |= !row->held && tells(row, constant) && row->n_samples >= ROWS_FOR_ONE;
-    }
-    return any;
-}
-
 static bool is_lacking(const dh_calibration *f, size_t constant)
 {
     const char *needs = constants[constant].needs;
     return needs && *(const double *)((const char *)f->base + setting_of(needs)->offset) <= 0;
 }
 
-/* Whether there are enough rows for this constant and the earlier ones of its stage. */
-static bool is_wanted(const dh_calibration *f, size_t constant)
+/* Enough rows for this constant and the earlier ones of its stage. */
+static size_t rows_wanted(size_t constant)
 {
     size_t before = 1;
     for (size_t i = 0; i < constant; i++)
         before +=
             constants[i].stage == constants[constant].stage &&
             (constants[constant].type == ANY_ROW || constants[i].type == constants[constant].type);
-    return count_rows(f, constant, false) >= before * ROWS_FOR_ONE || rests_on_medians(f, constant);
+    return before * ROWS_FOR_ONE;
+}
+
+/* Why the rows are not enough for the constant; NULL: they are. */
+static const char *shortage_of(const dh_calibration *f, size_t constant)
+{
+    const row_count count = count_rows(f, constant);
+    if (count.median && is_alone(constant)) return NULL;
+    if (count.n == 0) return "no measurement of it";
+    if (count.n < rows_wanted(constant)) return "too few rows for it";
+    return count.n_limited < ROWS_FOR_ONE ? "too few rows whose time it limits" : NULL;
 }
 
 /* ---- what no test measured ------------------------------------------------------------------ */
@@ -558,20 +601,12 @@ static dh_status note_worse(dh_ctx *ctx, dh_calibration *f)
     return DH_OK;
 }
 
-/* TUNING: a product that would take less than a launch at the device's peak says how long a launch
- * takes, and nothing of products. It counts as little as messages below 1 MiB. */
-#define LAUNCH_WEIGHT 0.05
+/* TUNING: a product or attention that its bytes or a launch limit, rather than its arithmetic, says
+ * nothing of a rate. It counts as little as messages below 1 MiB. */
+#define LIMITED_WEIGHT 0.05
 
 /* TUNING: what a clock above the one that a peak is stated for, and rounding, may add. */
 #define ABOVE_PEAK 1.1
-
-/* At the peak of the base's device. */
-static double least_ns(const dh_cluster *base, const dh_gemm_shape *g)
-{
-    const double flop = 2.0 * (double)g->rows * (double)g->columns * (double)g->shared;
-    return flop * (double)g->batch /
-           (g->dtype == DH_F32 ? base->f32_flops_per_s : base->bf16_flops_per_s) * 1e9;
-}
 
 /* A product faster than the device can be is another one's, or another device's. In float32 it may
  * have run in tf32, which is left out. */
@@ -581,8 +616,10 @@ static dh_status weigh_products(dh_ctx *ctx, dh_calibration *f)
     size_t n = 0;
     for (size_t i = 0; i < m->rows.n; i++) {
         dh_measured_row row = m->rows.at[i];
-        const double least = row.kind == DH_MEASURED_GEMM ? least_ns(f->base, &row.gemm) : 0;
-        if (row.kind == DH_MEASURED_GEMM && least < f->base->kernel_ns) row.weight = LAUNCH_WEIGHT;
+        const double least = row.kind == DH_MEASURED_GEMM ? flop_ns(f->base, &row) : 0;
+        if (flop_ns(f->base, &row) > 0 &&
+            flop_ns(f->base, &row) < DH_MAX(memory_ns(f->base, &row), f->base->kernel_ns))
+            row.weight = LIMITED_WEIGHT;
         const bool faster = row.ns * ABOVE_PEAK < least;
         if (faster && row.gemm.dtype != DH_F32)
             return dh_fail(ctx, DH_EINVAL,
@@ -640,16 +677,14 @@ static void choose_constants(dh_calibration *f)
         const dh_cluster_setting *s = setting_of(constants[i].key);
         double *at = place_of(&f->cluster, i);
         dh_calibration_constant *c = &f->constants[i];
+        const char *why = tie_of(f, s->key)  ? "in proportion: no test of it"
+                          : is_lacking(f, i) ? "the cluster has no such hardware"
+                                             : shortage_of(f, i);
         *c = (dh_calibration_constant){.key = s->key,
                                        .unit = s->unit,
                                        .base = *at / s->factor,
-                                       .fitted = is_wanted(f, i) && !is_lacking(f, i) &&
-                                                 !tie_of(f, s->key)};
-        c->why = c->fitted                      ? "fitted"
-                 : tie_of(f, s->key)            ? "in proportion: no test of it"
-                 : is_lacking(f, i)             ? "the cluster has no such hardware"
-                 : count_rows(f, i, false) == 0 ? "no measurement of it"
-                                                : "too few rows for it";
+                                       .fitted = !why,
+                                       .why = why ? why : "fitted"};
         if (c->fitted) *at = start_of(f, i);
     }
 }

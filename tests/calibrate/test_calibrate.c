@@ -1081,6 +1081,106 @@ static void test_rows_left_out(void **state)
     dh_cluster_destroy(t.cluster);
 }
 
+/* ---- rows on which a constant may rest --------------------------------------------------------- */
+
+/* Calibrated like an H100, after `ctx`'s last error. */
+static void fit_file(dh_ctx *ctx, const char *path, dh_calibrated *c)
+{
+    const dh_describe_calibrate_options how = {.like = "h100"};
+    assert_ok(ctx, dh_calibrated_make(ctx, &path, 1, &how, c));
+}
+
+static void assert_kept(const dh_calibrated *c, const char *key)
+{
+    const dh_calibration_constant *k = constant_of(c, key);
+    if (k->fitted || k->value != k->base)
+        fail_msg("%s: %s, %g in place of %g", key, k->why, k->value, k->base);
+}
+
+/* Products of m rows, each in so many us, or in so many times what memory takes. */
+static void put_rows(dh_str *text, int m, const char *dtype, double us, double of_memory)
+{
+    for (int i = 0; i < 24; i++) {
+        const int n = m > 1 ? 64 + 8 * i : 4096 + 512 * i, k = m > 1 ? 128 : 8192;
+        const double memory_us = 2.0 * n * k / 3.35e6;
+        dh_str_printf(text, "%d,%d,%d,%s,%.6g\n", m, n, k, dtype,
+                      of_memory > 0 ? of_memory * memory_us : us + 0.01 * i);
+    }
+}
+
+/* Products that memory or a launch limits say nothing of arithmetic; one product says nothing of a
+ * launch. */
+static void test_products_that_others_limit(void **state)
+{
+    static const char head[] = "m,n,k,dtype,time_us\n";
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_truth(&ctx);
+    dh_str text = DH_STR_INIT;
+    dh_str_printf(&text, head);
+    put_rows(&text, 1, "bf16", 0, 2);
+    fit_file(&ctx, put_str(dir, "vectors.csv", &text), &c);
+    assert_kept(&c, "gemm.efficiency");
+    assert_kept(&c, "gemm.start_k");
+    assert_kept(&c, "device.kernel_us");
+    dh_calibrated_fini(&c);
+
+    for (int wide = 0; wide < 2; wide++) {
+        dh_str_printf(&text, head);
+        put_rows(&text, 16, wide ? "f32" : "bf16", 20, 0);
+        fit_file(&ctx, put_str(dir, "launches.csv", &text), &c);
+        assert_kept(&c, "gemm.efficiency");
+        assert_kept(&c, "gemm.start_k");
+        assert_found(&c, "device.kernel_us", 20, 0.05);
+        dh_calibrated_fini(&c);
+    }
+
+    dh_str_printf(&text, "%s128,128,128,bf16,300\n", head);
+    for (int64_t m = 2048; m < 2048 + 9 * 512; m += 512)
+        dh_str_printf(&text, "%d,8192,8192,bf16,%.6g\n", (int)m, gemm_ns(&t, m, 8192, 8192) / 1e3);
+    fit_file(&ctx, put_str(dir, "one.csv", &text), &c);
+    assert_true(fabs(value_of(&c, "gemm.efficiency") / 0.66 - 1) < 0.03);
+    assert_kept(&c, "device.kernel_us");
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
+/* The same of attention of few tokens, however often it ran, and of small messages and norms. */
+static void test_small_rows_alone(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_str text = DH_STR_INIT;
+    test_tmpdir(dir, sizeof dir);
+    truth t = make_layer_truth(&ctx);
+    t.cluster->kernel_ns = 20e3;
+    dh_str_printf(&text, "{\"traceEvents\": [\n");
+    for (int i = 0; i < 5; i++) put_layer(&t, &text, 1, 128, "True");
+    dh_str_printf(&text, "{}]}\n");
+    fit_file(&ctx, put_str(dir, "short.json", &text), &c);
+    assert_kept(&c, "attention.efficiency");
+    assert_kept(&c, "attention.grad_efficiency");
+    assert_kept(&c, "device.memory_efficiency");
+    dh_calibrated_fini(&c);
+
+    dh_str_printf(&text, "numCycle,collective,gpus,size,type,redop,inplace,time,algbw,busbw,"
+                         "#wrong\n");
+    for (int size = 256; size <= 1 << 19; size *= 2) {
+        const double us = 35 + size * 6e-6, rate = size / us * 1e-3;
+        dh_str_printf(&text, "0,AllGather,8,%d,float,none,0,%.6g,%.6g,%.6g,0\n", size, us, rate,
+                      rate * 7 / 8);
+    }
+    fit_file(&ctx, put_str(dir, "small.csv", &text), &c);
+    assert_kept(&c, "local.efficiency");
+    assert_kept(&c, "local.in_switch");
+    assert_found(&c, "local.step_us", 5, 0.05); /* seven of them */
+    dh_calibrated_fini(&c);
+    dh_cluster_destroy(t.cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_constants_are_found),
@@ -1099,6 +1199,8 @@ int main(void)
                                        cmocka_unit_test(test_worse_fits_are_not_taken),
                                        cmocka_unit_test(test_ids_of_kernels),
                                        cmocka_unit_test(test_short_lists_of_ranks),
-                                       cmocka_unit_test(test_faster_than_the_device)};
+                                       cmocka_unit_test(test_faster_than_the_device),
+                                       cmocka_unit_test(test_products_that_others_limit),
+                                       cmocka_unit_test(test_small_rows_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
