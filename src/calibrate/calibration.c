@@ -127,7 +127,7 @@ static double most_of(size_t constant)
     return s->max * s->factor;
 }
 
-/* What arithmetic takes at the peak of the base's device; 0: the row has none. */
+/* Time of its arithmetic at the peak of the base's device; 0: the row has none. */
 static double flop_ns(const dh_cluster *base, const dh_measured_row *row)
 {
     const dh_gemm_shape *g = &row->gemm;
@@ -145,7 +145,7 @@ static double bytes_of(const dh_measured_row *row)
     return row->kind == DH_MEASURED_NORM ? row->bytes : row->attention.bytes;
 }
 
-/* What its bytes take at the full rate of the memory of the base's device. */
+/* Time of its bytes at the full rate of the memory of the base's device. */
 static double memory_ns(const dh_cluster *base, const dh_measured_row *row)
 {
     return bytes_of(row) / base->memory_bytes_per_s * 1e9;
@@ -605,38 +605,136 @@ static dh_status note_worse(dh_ctx *ctx, dh_calibration *f)
  * nothing of a rate. It counts as little as messages below 1 MiB. */
 #define LIMITED_WEIGHT 0.05
 
+static void weigh_rows(dh_calibration *f)
+{
+    for (size_t i = 0; i < f->measured->rows.n; i++) {
+        dh_measured_row *row = &f->measured->rows.at[i];
+        const double flops = flop_ns(f->base, row);
+        if (flops > 0 && flops < DH_MAX(memory_ns(f->base, row), f->base->kernel_ns))
+            row->weight = LIMITED_WEIGHT;
+    }
+}
+
+/* ---- faster than the device ------------------------------------------------------------------ */
+
 /* TUNING: what a clock above the one that a peak is stated for, and rounding, may add. */
 #define ABOVE_PEAK 1.1
 
-/* A product faster than the device can be is another one's, or another device's. In float32 it may
- * have run in tf32, which is left out. */
-static dh_status weigh_products(dh_ctx *ctx, dh_calibration *f)
+/* TUNING: more than the caches of a device hold; an MI300X has 256 MiB. */
+#define CACHED_BYTES (256.0 * 1048576)
+
+/* What does not allow less time than `ns`. */
+typedef enum limit { PEAK, BANDWIDTH, LINKS } limit;
+typedef struct least_time {
+    double ns;
+    limit by;
+} least_time;
+
+/* The base's links at their full rates, without latencies, for this row's ranks alone. Limits that
+ * were measured on the base are not those of its hardware. */
+static double links_ns(const dh_calibration *f, const dh_measured_row *row)
+{
+    dh_cluster c = f->cluster;
+    c.node_devices = (double)row->span.nodes.max_per_node;
+    c.local.efficiency = c.local.transfer_efficiency = 1;
+    c.network.efficiency = c.network.transfer_efficiency = c.network.tree = 1;
+    if (c.local.in_switch > 0) c.local.in_switch = 1;
+    if (c.network.in_switch > 0) c.network.in_switch = 1;
+    c.local.step_ns = c.local.in_switch_ns = c.local.direct_ns = c.network.step_ns = 0;
+    c.network.most_bytes_per_s = 0;
+    c.between_bytes_per_s = INFINITY;
+    return predict(&c, row);
+}
+
+/* Bytes that memory must move. A product's operands may be in a cache, and a batch may share them.
+ * Attention is held against the peak alone. */
+static double moved_bytes(const dh_measured_row *row)
+{
+    const dh_gemm_shape *g = &row->gemm;
+    if (row->kind != DH_MEASURED_GEMM) return row->bytes; /* of attention none */
+    const double longer = (double)DH_MAX(g->rows, g->columns) * (double)g->shared;
+    const double result = (double)g->rows * (double)g->columns * (double)g->batch;
+    const double bytes = (longer + result) * (double)dh_dtype_bytes(g->dtype);
+    return bytes > CACHED_BYTES ? bytes : 0;
+}
+
+static least_time least_of(const dh_calibration *f, const dh_measured_row *row)
+{
+    if (dh_measured_is_call(row)) return (least_time){links_ns(f, row), LINKS};
+    const double flops = flop_ns(f->base, row);
+    const double memory = moved_bytes(row) / f->base->memory_bytes_per_s * 1e9;
+    return memory > flops ? (least_time){memory, BANDWIDTH} : (least_time){flops, PEAK};
+}
+
+static const char *work_of(dh_arena *arena, const dh_measured_row *row)
+{
+    const dh_gemm_shape *g = &row->gemm;
+    const dh_attention_work *a = &row->attention;
+    if (row->kind == DH_MEASURED_GEMM)
+        return dh_arena_printf(arena, "a product of %lld x %lld x %lld, %lld of them,",
+                               (long long)g->rows, (long long)g->columns, (long long)g->shared,
+                               (long long)g->batch);
+    if (row->kind == DH_MEASURED_NORM)
+        return dh_arena_printf(arena, "a norm that moves %.4g MB", row->bytes / 1e6);
+    if (dh_measured_is_call(row))
+        return dh_arena_printf(arena, "%s of %.4g MB, %lld ranks on %lld node%s",
+                               dh_op_info_of(row->type)->name, row->bytes / 1e6,
+                               (long long)row->span.size, (long long)row->span.nodes.n_nodes,
+                               row->span.nodes.n_nodes == 1 ? "" : "s");
+    return dh_arena_printf(arena, "%s of %.0f tokens in %.0f heads of %.0f",
+                           row->kind == DH_MEASURED_ATTN ? "attention" : "gradient of attention",
+                           a->queries, a->heads, a->head_dim);
+}
+
+static dh_status refuse_fast(dh_ctx *ctx, const dh_calibration *f, const dh_measured_row *row,
+                             least_time least)
+{
+    static const char *const limits_of[] = {
+        [PEAK] = "peak", [BANDWIDTH] = "memory", [LINKS] = "links"};
+    const char *work = work_of(f->arena, row);
+    if (!work) return dh_no_memory(ctx);
+    return dh_fail(ctx, DH_EINVAL,
+                   "%s%s%.0d: %s took %.4g us, %.2f times as fast as the %s of %s can be, %.4g us: "
+                   "it is not that device (--like), or the time is another operator's",
+                   row->file, row->line ? ":" : "", row->line, work, row->ns * 1e-3,
+                   least.ns / row->ns, limits_of[least.by], f->base->name, least.ns * 1e-3);
+}
+
+static dh_status note_out(dh_ctx *ctx, dh_measured *m, size_t n, const char *what)
+{
+    if (n == 0) return DH_OK;
+    const char *note = dh_arena_printf(m->arena, "%zu %s", n, what);
+    return note && dh_vec_push(&m->notes, note) ? DH_OK : dh_no_memory(ctx);
+}
+
+/* A row faster than the device can be is another operator's, or another device's. Arithmetic in
+ * float32 may have run in tf32, and a norm's bytes may have been in a cache. Such rows are left out.
+ */
+static dh_status check_speed(dh_ctx *ctx, dh_calibration *f)
 {
     dh_measured *m = f->measured;
-    size_t n = 0;
+    size_t n = 0, n_tf32 = 0, n_cached = 0;
     for (size_t i = 0; i < m->rows.n; i++) {
-        dh_measured_row row = m->rows.at[i];
-        const double least = row.kind == DH_MEASURED_GEMM ? flop_ns(f->base, &row) : 0;
-        if (flop_ns(f->base, &row) > 0 &&
-            flop_ns(f->base, &row) < DH_MAX(memory_ns(f->base, &row), f->base->kernel_ns))
-            row.weight = LIMITED_WEIGHT;
-        const bool faster = row.ns * ABOVE_PEAK < least;
-        if (faster && row.gemm.dtype != DH_F32)
-            return dh_fail(ctx, DH_EINVAL,
-                           "%s%s%.0d: a product of %lld x %lld x %lld, %lld of them, took %.4g us, "
-                           "%.2f times as fast as the peak of %s: it is not that device (--like), "
-                           "or the time is another operator's",
-                           row.file, row.line ? ":" : "", row.line, (long long)row.gemm.rows,
-                           (long long)row.gemm.columns, (long long)row.gemm.shared,
-                           (long long)row.gemm.batch, row.ns * 1e-3, least / row.ns, f->base->name);
-        if (!faster) m->rows.at[n++] = row;
+        const dh_measured_row row = m->rows.at[i];
+        const least_time least = least_of(f, &row);
+        const bool product = row.kind == DH_MEASURED_GEMM;
+        const dh_dtype dtype = product ? row.gemm.dtype : row.attention.dtype;
+        if (row.ns * ABOVE_PEAK >= least.ns)
+            m->rows.at[n++] = row;
+        else if (least.by == PEAK && dtype == DH_F32)
+            n_tf32++;
+        else if (row.kind == DH_MEASURED_NORM && row.bytes <= CACHED_BYTES)
+            n_cached++;
+        else
+            return refuse_fast(ctx, f, &row, least);
     }
-    const size_t n_out = m->rows.n - n;
     m->rows.n = n;
-    const char *note = dh_arena_printf(
-        m->arena, "%zu float32 products left out that are faster than the device's peak: tf32",
-        n_out);
-    return !n_out || (note && dh_vec_push(&m->notes, note)) ? DH_OK : dh_no_memory(ctx);
+    DH_TRY(note_out(ctx, m, n_tf32,
+                    "float32 products or attention left out that are faster than the device's "
+                    "peak: tf32"));
+    return note_out(ctx, m, n_cached,
+                    "norms left out that are faster than the device's memory: what they read may "
+                    "have been in a cache");
 }
 
 /* ---- entry ---------------------------------------------------------------------------------- */
@@ -645,7 +743,7 @@ static dh_status check_any(dh_ctx *ctx, const dh_measured *m)
 {
     if (dh_measured_count(m) > 0) return DH_OK;
     return dh_fail(ctx, DH_EINVAL, "no measurement that a constant could rest on%s%s",
-                   m->notes.n > 0 ? "; " : "", m->notes.n > 0 ? m->notes.at[0] : "");
+                   m->notes.n > 0 ? "; " : "", m->notes.n > 0 ? m->notes.at[m->notes.n - 1] : "");
 }
 
 static dh_status check_devices(dh_ctx *ctx, dh_calibration *f, int64_t devices)
@@ -702,7 +800,9 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
     DH_TRY(check_any(ctx, measured));
     DH_TRY(check_devices(ctx, fit, devices));
     DH_TRY(place_rows(ctx, &fit->cluster, measured));
-    DH_TRY(weigh_products(ctx, fit));
+    DH_TRY(check_speed(ctx, fit));
+    DH_TRY(check_any(ctx, measured));
+    weigh_rows(fit);
     hold_rows(measured);
     choose_constants(fit);
     DH_TRY(note_ties(ctx, fit));

@@ -55,7 +55,8 @@ typedef struct dh_calibration {
  * in        base, measured: must outlive the fit
  *           devices: number on a node; 0: the base's, or the most that rows have on one
  * out       caller frees with dh_calibration_fini, also after a failure
- * errors    DH_EINVAL more ranks on a node than `devices`; DH_ENOMEM */
+ * errors    DH_EINVAL more ranks on a node than `devices`, a row faster than the base's device or
+ *           links can be, no row or pair left; DH_ENOMEM */
 dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *measured,
                               int64_t devices, dh_calibration *fit);
 void dh_calibration_fini(dh_calibration *fit);

@@ -419,35 +419,44 @@ static void put_layer(const truth *t, dh_str *text, int64_t batch, int64_t seq, 
     put_op(text, "_fused_rms_norm", layer_ns(t, DH_OP_NORM, batch, seq), norm, "");
 }
 
+static const char *put_layers(const truth *t, const char *dir)
+{
+    static const char *const causal[] = {"True", "", "False"};
+    dh_str text = DH_STR_INIT;
+    int i = 0;
+    dh_str_printf(&text, "{\"traceEvents\": [\n");
+    for (int64_t batch = 1; batch <= 4; batch *= 2)
+        for (int64_t seq = 1024; seq <= 8192; seq *= 2)
+            put_layer(t, &text, batch, seq, causal[i++ % 3]);
+    put_op(&text, "_flash_attention_forward", 1e9, "[1,64,8,64],[1,4096,8,64],[1,4096,8,64]", "");
+    dh_str_printf(&text, "{}]}\n");
+    return put_str(dir, "trace.json", &text);
+}
+
 /* Times of a layer's own operators give their constants back: what the fit counts as work is what
  * graphs do. Attention of every token to all others is twice the work; to another sequence, none
  * that counts. */
 static void test_attention_and_norms(void **state)
 {
-    static const char *const causal[] = {"True", "", "False"};
     dh_ctx ctx = DH_CTX_INIT;
     char dir[200];
     dh_calibrated c;
     dh_cluster *written;
-    dh_str text = DH_STR_INIT;
-    int i = 0;
     test_tmpdir(dir, sizeof dir);
-    truth t = make_layer_truth(&ctx);
-    dh_str_printf(&text, "{\"traceEvents\": [\n");
-    for (int64_t batch = 1; batch <= 4; batch *= 2)
-        for (int64_t seq = 1024; seq <= 8192; seq *= 2)
-            put_layer(&t, &text, batch, seq, causal[i++ % 3]);
-    put_op(&text, "_flash_attention_forward", 1e9, "[1,64,8,64],[1,4096,8,64],[1,4096,8,64]", "");
-    dh_str_printf(&text, "{}]}\n");
-    const char *file = put_str(dir, "trace.json", &text);
+    truth t = make_layer_truth(&ctx), slower = make_layer_truth(&ctx);
     const dh_describe_calibrate_options how = {.like = "selene", .out = path_of(dir, "own.yaml")};
+    slower.cluster->bf16_flops_per_s /= 4; /* an A100 has a third */
+    const char *file = put_layers(&slower, dir);
     assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &how, &c));
     assert_int_equal(c.fit.cluster.attention, DH_ATTENTION_BLOCKWISE);
     assert_ok(&ctx, dh_cluster_find(&ctx, how.out, &written));
     assert_int_equal(written->attention, DH_ATTENTION_BLOCKWISE);
     dh_cluster_destroy(written);
     dh_calibrated_fini(&c);
+    dh_cluster_destroy(slower.cluster);
+
     const dh_describe_calibrate_options own = {.like = "h100"};
+    file = put_layers(&t, dir);
     assert_ok(&ctx, dh_calibrated_make(&ctx, &file, 1, &own, &c));
     assert_found(&c, "device.memory_efficiency", 0.62, 0.01);
     assert_found(&c, "attention.efficiency", 0.57, 1e-3);
@@ -1181,6 +1190,93 @@ static void test_small_rows_alone(void **state)
     dh_cluster_destroy(t.cluster);
 }
 
+/* ---- faster than the device -------------------------------------------------------------------- */
+
+static void assert_too_fast(const char *dir, const char *name, dh_str *text, const char *says)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    dh_calibrated c;
+    const dh_describe_calibrate_options how = {.like = "h100"};
+    const char *path = put_str(dir, name, text);
+    assert_fails(&ctx, dh_calibrated_make(&ctx, &path, 1, &how, &c), DH_EINVAL, says);
+    dh_calibrated_fini(&c);
+}
+
+static const char *const flash[] = {"_flash_attention_forward", "_flash_attention_backward"};
+
+/* Attention of 4 x 4096 tokens with 32 heads of 128, at this share of an H100's peak. */
+static void put_flash(dh_str *text, bool grad, double share)
+{
+#define QKV "[4,4096,32,128],[4,4096,32,128],[4,4096,32,128]"
+    const double flops = (grad ? 5 : 2) * 4 * 4096.0 * 4097 * 32 * 128;
+    dh_str_printf(text, "{\"traceEvents\": [\n");
+    put_op(text, flash[grad], flops / 989.4e12 / share * 1e9, grad ? "[1]," QKV : QKV, "");
+    dh_str_printf(text, "{}]}\n");
+}
+
+static void put_norm(dh_str *text, int rows, double share)
+{
+    char dims[80];
+    const double bytes = 2.0 * 2 * rows * 8192;
+    snprintf(dims, sizeof dims, "[%d,8192],[8192]", rows);
+    dh_str_printf(text, "{\"traceEvents\": [\n");
+    put_op(text, "_fused_rms_norm", bytes / 3.35e12 / share * 1e9, dims, "");
+    dh_str_printf(text, "{}]}\n");
+}
+
+/* An all-reduce or all-gather of 1 GB, at so many times 450 GB/s to and from each device. */
+static void put_call(dh_str *text, const char *name, double share)
+{
+    const double bus = strcmp(name, "AllReduce") == 0 ? 7.0 / 4 : 7.0 / 8;
+    const double us = 1e9 / 450e3 / share * (bus > 1 ? 1 : bus);
+    dh_str_printf(text,
+                  "numCycle,collective,gpus,size,type,redop,inplace,time,algbw,busbw,#wrong\n"
+                  "0,%s,8,1000000000,float,sum,0,%.8g,%.8g,%.8g,0\n",
+                  name, us, 1e6 / us, 1e6 / us * bus);
+}
+
+/* Attention, norms and collectives by the rule of products: a tenth more than the device's peak,
+ * memory or links is possible, a fifth is not. */
+static void test_any_row_faster_than_the_device(void **state)
+{
+    dh_ctx ctx = DH_CTX_INIT;
+    char dir[200];
+    dh_calibrated c;
+    dh_str text = DH_STR_INIT;
+    static const char *const calls[] = {"AllReduce", "AllGather"};
+    test_tmpdir(dir, sizeof dir);
+    for (int grad = 0; grad < 2; grad++) {
+        put_flash(&text, grad, 1.2);
+        assert_too_fast(dir, "a.json", &text,
+                        grad ? "a.json: gradient of attention of 4096 tokens"
+                             : "a.json: attention of 4096 tokens in 128");
+        put_flash(&text, grad, 1.05);
+        fit_file(&ctx, put_str(dir, "b.json", &text), &c);
+        assert_int_equal(c.measured.rows.n, 1);
+        dh_calibrated_fini(&c);
+    }
+    put_norm(&text, 16384, 1.2);
+    assert_too_fast(dir, "n.json", &text, "n.json: a norm that moves 536.9 MB");
+    put_norm(&text, 16384, 1.05);
+    fit_file(&ctx, put_str(dir, "m.json", &text), &c);
+    assert_int_equal(c.measured.rows.n, 1);
+    dh_calibrated_fini(&c);
+    put_norm(&text, 1024, 1.2);
+    assert_too_fast(dir, "c.json", &text, "cache"); /* which leaves nothing */
+    for (size_t i = 0; i < DH_COUNTOF(calls); i++) {
+        put_call(&text, calls[i], 1.2);
+        assert_too_fast(dir, "x.csv", &text, "of 1000 MB, 8 ranks on 1 node took");
+        put_call(&text, calls[i], 1.05);
+        fit_file(&ctx, put_str(dir, "y.csv", &text), &c);
+        assert_int_equal(c.measured.rows.n, 1);
+        dh_calibrated_fini(&c);
+    }
+    dh_str_printf(&text, "m,n,k,dtype,time_us\n4096,4096,4096,f32,400\n");
+    assert_too_fast(dir, "t.csv", &text, "no measurement that a constant could rest on; 1 float32");
+    dh_str_printf(&text, "m,n,k,dtype,time_us\n1,65536,8192,bf16,250\n");
+    assert_too_fast(dir, "v.csv", &text, "v.csv:2: a product of 1 x 65536 x 8192");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_constants_are_found),
@@ -1201,6 +1297,7 @@ int main(void)
                                        cmocka_unit_test(test_short_lists_of_ranks),
                                        cmocka_unit_test(test_faster_than_the_device),
                                        cmocka_unit_test(test_products_that_others_limit),
-                                       cmocka_unit_test(test_small_rows_alone)};
+                                       cmocka_unit_test(test_small_rows_alone),
+                                       cmocka_unit_test(test_any_row_faster_than_the_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
