@@ -698,6 +698,8 @@ static const struct {
      ":1: columns \"batch\" and \"batch_size\" say the same"},
     {"g.csv", "m,n,k,dtype,time_us,time_ms\n1,2,3,bf16,4,0.004\n",
      ":1: columns \"time_us\" and \"time_ms\" say the same"},
+    {"g.csv", "m,n,k,dtype,type,time_us\n1,2,3,bf16,fp8_e4m3,4\n", ":2: two columns say the type"},
+    {"g.csv", "m,n,k,dtype,dtype,time_us\n1,2,3,bf16,fp8,4\n", ":2: two columns say the type"},
     {"g.csv", "m,n,k,dtype,time_us,gpus\n1,2,3,bf16,4,8\n", ":1: column \"gpus\" is not known"},
     {"g.csv", "m,n,k,A,B,batch_count,dtype,time_us\n1,2,3,bf16,4,4,bf16,5\n",
      ":2: column \"b\" has numbers, and another"},
@@ -833,6 +835,13 @@ static void test_forms_of_products(void **state)
         {"b,m,n,k,dtype,us\n8,4096,4096,4096,bf16,205\n", 8, NULL},
         {"m,n,k,a_type,b_type,us\n1,2,3,bf16_r,f8_r,4\n", 0, "(bf16 x f8)"},
         {"m,n,k,a_type,compute_type,us\n1,2,3,f32_r,xf32_r,4\n", 0, "(tf32)"},
+        {"m,n,k,A,OperationKind,us\n1,2,3,bf16,spgemm,4\n", 0, "(spgemm)"},
+        {"m,n,k,A,OperationKind,us\n1,2,3,bf16,symm,4\n", 0, "(symm)"},
+        {"m,n,k,A,gemm_kind,us\n1,2,3,bf16,planar_complex,4\n", 0, "(planar_complex)"},
+        {"m,n,k,A,Disposition,Status,us\n1,2,3,bf16,incorrect,success,4\n", 0, "1 rows"},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_TF32,4\n", 0, "(tf32)"},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_16BF,4\n", 0, "(f32 "},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_16F,4\n", 0, "(f32 "},
         {"m,n,k,A,B,us\n1,2,3,bf16:row,s8:column,4\n", 0, "(bf16 x s8)"}};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
