@@ -983,13 +983,23 @@ static void test_ids_of_kernels(void **state)
     assert_int_equal(m.rows.n, 0);
     assert_non_null(strstr(m.notes.at[0], "no event of category cuda_runtime has it"));
     dh_measured_fini(&m);
+    /* The same where the trace has no such event at all. */
+    dh_ctx_reset(&ctx);
+    assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+    path = put(dir, "v.json", "[" OP("8", "10", "4096") KERNEL("7", "7", "2") "]");
+    assert_ok(&ctx, dh_measured_read(&ctx, path, &m));
+    assert_int_equal(m.rows.n, 0);
+    assert_non_null(strstr(m.notes.at[0], "no event of category cuda_runtime has it"));
+    dh_measured_fini(&m);
 }
 
-#define CALL(members)                                                                              \
+#define CALL(members) GROUP("_allgather_base", "64", members)
+#define GROUP(collective, ranks, members)                                                          \
     "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather\",\"dur\":500,\"args\":" \
     "{"                                                                                            \
-    "\"Collective name\":\"_allgather_base\",\"dtype\":\"BFloat16\",\"Out msg nelems\":1048576,"   \
-    "\"Group size\":64,\"Process Group Ranks\":\"" members "\"}}]"
+    "\"Collective name\":\"" collective "\",\"dtype\":\"BFloat16\",\"In msg nelems\":1048576,"     \
+    "\"Out msg nelems\":1048576,\"Group size\":" ranks ",\"Process Group Ranks\":\"" members       \
+    "\"}}]"
 
 /* Lists of 64 ranks that Kineto cut short. */
 static void test_short_lists_of_ranks(void **state)
@@ -997,10 +1007,20 @@ static void test_short_lists_of_ranks(void **state)
     static const struct {
         const char *text;
         int64_t nodes; /* 0: left out */
-    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},     {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
-                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},  {CALL("[0, 1, 8, 9, ...]"), 0},
+    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},
+                  {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
+                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},
+                  {CALL("[0, 1, 8, 9, ...]"), 0},
                   {CALL("[0, 2, 4, 6, ..., 128]"), 0}, /* is not the 64th */
-                  {CALL("[0, 1, 2, 3, 4, 5, 6, 7]"), 0}, {CALL("[0, ...]"), 0}};
+                  {CALL("[0, 1, 2, 3, 4, 5, 6, 7]"), 0},
+                  {CALL("[0, ...]"), 0},
+                  {GROUP("_allgather_base", "4", "[0, 8, 1, 9]"), 2},
+                  {GROUP("_allgather_base", "4", "[3, 3, 3, 3]"), 0}, /* one rank */
+                  {GROUP("_allgather_base", "2", "[99999999999999999999, 1]"), 0},
+                  {GROUP("send", "4", "[0, 8, 16, 24]"), 2},
+                  {GROUP("recv", "4", "[0, 2, 4, 6]"), 1},
+                  {GROUP("send", "4", "[0, 4, 8, 12]"), 0}, /* to the same node, and to another */
+                  {GROUP("send", "4", ""), 0}};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
     for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
