@@ -6,8 +6,8 @@
  * m x k times k x n; `batch` of them where there is such a column. The result is a time (time_us,
  * time_ms, time_s; time alone is in us) or a rate (tflops, gflops). If both are given they must
  * agree. Columns of hipblaslt-bench and cutlass_profiler are read too. An unknown column is refused
- * unless it says nothing about the work. Rows of other types than bf16, fp16 and f32 are left out
- * and counted. */
+ * unless it says nothing about the work. Rows of other types than bf16, fp16 and f32, and of other
+ * kinds than plain products, are left out and counted. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "base/csv.h"
 #include "calibrate/measured.h"
 
-enum { MAX_CELL = 128, MAX_CELLS = 96, N_OTHER_TYPES = 4 };
+enum { MAX_CELL = 128, MAX_CELLS = 96, N_OTHER_NAMES = 4, MAX_TYPES = 4 };
 
 /* OPERATION: a name that may say the type ("s1688tf32gemm"). STATUS: whether it ran. GROUPED: not
  * 0: several products of other sizes. */
@@ -30,6 +30,9 @@ typedef enum column {
     COMPUTE, /* the type that it is multiplied in */
     OPERATION,
     STATUS,
+    DISPOSITION, /* whether its result was right */
+    KIND,        /* of the operation, "gemm" or another */
+    GEMM_KIND,   /* "universal", "sparse" */
     GROUPED,
     TIME,
     RATE,
@@ -56,6 +59,9 @@ static const struct {
     {"A", DTYPE, 0}, /* cutlass_profiler: "f32:column" */
     {"operation", OPERATION, 0},
     {"status", STATUS, 0},
+    {"disposition", DISPOSITION, 0},
+    {"operationkind", KIND, 0},
+    {"gemm_kind", GEMM_KIND, 0},
     {"grouped_gemm", GROUPED, 0},
     {"time", TIME, 1e3},
     {"time_ns", TIME, 1},
@@ -125,9 +131,6 @@ static const char *const others[] = {"note*",
                                      "use_gpu_timer",
                                      "problem",
                                      "provider",
-                                     "operationkind",
-                                     "disposition",
-                                     "gemm_kind",
                                      "c",
                                      "d",
                                      "split_k_slices",
@@ -152,6 +155,12 @@ static const char *const others[] = {"note*",
                                      "p50",
                                      "p99"};
 
+/* What rows are left out for, and how many rows of any. */
+typedef struct left_out {
+    char names[N_OTHER_NAMES][MAX_CELL];
+    int n_names, n_rows;
+} left_out;
+
 typedef struct reader {
     const measured_file *file;
     dh_csv csv;
@@ -161,8 +170,10 @@ typedef struct reader {
     double unit[N_COLUMNS];
     int b; /* cell of a column "b" after one of types: a type or a number of products; -1: none */
     int n_headings;
-    char left_out[N_OTHER_TYPES][MAX_CELL]; /* types, and how many rows of any */
-    int n_types, n_left_out, n_failed;
+    int more_types[MAX_TYPES]; /* cells that say DTYPE again */
+    int n_more_types;
+    left_out types, kinds;
+    int n_failed;
 } reader;
 
 static void read_cells(reader *r)
@@ -217,11 +228,14 @@ static dh_status read_heading(reader *r, int cell)
     for (size_t i = 0; i < DH_COUNTOF(headings); i++) {
         const column is = headings[i].is;
         if (!dh_is_same_word(plain, headings[i].name)) continue;
-        if (r->at[is] >= 0 && is != DTYPE)
+        if (r->at[is] >= 0 && (is != DTYPE || r->n_more_types == MAX_TYPES))
             return dh_fail(r->file->ctx, DH_EFORMAT,
                            "%s:%d: columns \"%s\" and \"%s\" say the same: take one out",
                            r->file->path, r->csv.line, heading_at(r, r->at[is]), text);
-        if (r->at[is] >= 0) return DH_OK;
+        if (r->at[is] >= 0) {
+            r->more_types[r->n_more_types++] = cell;
+            return DH_OK;
+        }
         r->at[is] = cell;
         r->unit[is] = headings[i].unit;
         return DH_OK;
@@ -250,6 +264,7 @@ static dh_status read_headings(reader *r)
     for (int c = 0; c < N_COLUMNS; c++) r->at[c] = -1;
     r->n_headings = r->n_cells;
     r->b = -1;
+    r->n_more_types = 0;
     for (int i = 0; i < r->n_cells; i++) DH_TRY(read_b(r, i));
     for (int c = 0; c < N_COLUMNS && !missing; c++)
         if (r->at[c] < 0) missing = wanted[c];
@@ -307,6 +322,39 @@ static void type_name(const char *text, char name[MAX_CELL])
         if (dh_is_same_word(name, cuda[i][0])) snprintf(name, MAX_CELL, "%s", cuda[i][1]);
 }
 
+static bool says(const reader *r, column c, const char *part)
+{
+    char text[MAX_CELL];
+    snprintf(text, sizeof text, "%s", cell_of(r, c));
+    dh_to_lower(text);
+    return strstr(text, part) != NULL;
+}
+
+/* Several columns of a type must agree. */
+static dh_status check_types(const reader *r)
+{
+    char first[MAX_CELL], other[MAX_CELL];
+    dh_dtype x, y;
+    type_name(cell_of(r, DTYPE), first);
+    for (int i = 0; i < r->n_more_types; i++) {
+        const int cell = r->more_types[i];
+        type_name(r->cells[cell], other);
+        if (dh_is_same_word(first, other) ||
+            (measured_dtype(first, &x) && measured_dtype(other, &y) && x == y))
+            continue;
+        return dh_fail(r->file->ctx, DH_EFORMAT,
+                       "%s:%d: two columns say the type, \"%s\" and \"%s\": one type is wanted",
+                       r->file->path, r->csv.line, cell_of(r, DTYPE), r->cells[cell]);
+    }
+    return DH_OK;
+}
+
+/* Factors of float32 that are rounded to 16 bits: "CUBLAS_COMPUTE_32F_FAST_16BF". */
+static bool is_rounded(const reader *r, dh_dtype dtype)
+{
+    return dtype == DH_F32 && (says(r, COMPUTE, "16") || says(r, OPERATION, "f16gemm"));
+}
+
 /* Of both factors, and what they are multiplied in. */
 static bool type_of(const reader *r, char name[MAX_CELL], dh_dtype *dtype)
 {
@@ -316,9 +364,12 @@ static bool type_of(const reader *r, char name[MAX_CELL], dh_dtype *dtype)
     const char *second = cell_of(r, DTYPE_B);
     if (!*second && r->b >= 0 && !dh_parse_f64(r->cells[r->b], &number)) second = r->cells[r->b];
     type_name(cell_of(r, DTYPE), name);
-    if (strstr(cell_of(r, OPERATION), "tf32") || strstr(cell_of(r, COMPUTE), "xf32") ||
-        strstr(cell_of(r, COMPUTE), "tf32"))
+    if (says(r, OPERATION, "tf32") || says(r, COMPUTE, "xf32") || says(r, COMPUTE, "tf32"))
         snprintf(name, MAX_CELL, "tf32");
+    if (measured_dtype(name, dtype) && is_rounded(r, *dtype)) {
+        snprintf(name, MAX_CELL, "f32 in 16 bits");
+        return false;
+    }
     if (!measured_dtype(name, dtype) || !*second) return measured_dtype(name, dtype);
     type_name(second, other);
     if (measured_dtype(other, &same) && same == *dtype) return true;
@@ -339,13 +390,41 @@ static dh_status read_batch(const reader *r, int64_t *batch)
     return read_number(r, r->b, "b", batch);
 }
 
-static void leave_out(reader *r, const char *type)
+static void leave_out(left_out *out, const char *name)
 {
     int i = 0;
-    r->n_left_out++;
-    while (i < r->n_types && !dh_is_same_word(r->left_out[i], type)) i++;
-    if (i == r->n_types && i < N_OTHER_TYPES)
-        snprintf(r->left_out[r->n_types++], MAX_CELL, "%s", *type ? type : "none");
+    out->n_rows++;
+    while (i < out->n_names && !dh_is_same_word(out->names[i], name)) i++;
+    if (i == out->n_names && i < N_OTHER_NAMES)
+        snprintf(out->names[out->n_names++], MAX_CELL, "%s", *name ? name : "none");
+}
+
+/* Whether a column is absent or empty, or has one of some words. */
+static bool is_one_of(const reader *r, column c, const char *const words[], size_t n)
+{
+    const char *text = cell_of(r, c);
+    for (size_t i = 0; i < n; i++)
+        if (dh_is_same_word(text, words[i])) return true;
+    return !*text;
+}
+
+/* Whether it ran, and not with a wrong result. cutlass_profiler may be told not to verify. */
+static bool succeeded(const reader *r)
+{
+    static const char *const statuses[] = {"success", "ok"};
+    static const char *const results[] = {"passed", "not_verified", "not_run"};
+    return is_one_of(r, STATUS, statuses, DH_COUNTOF(statuses)) &&
+           is_one_of(r, DISPOSITION, results, DH_COUNTOF(results));
+}
+
+/* The kind of what is no plain product, as cutlass_profiler names it; NULL: a plain product. */
+static const char *other_kind(const reader *r)
+{
+    static const char *const kinds[] = {"gemm"};
+    static const char *const gemm_kinds[] = {"gemm", "universal", "batched", "array"};
+    if (!is_one_of(r, KIND, kinds, DH_COUNTOF(kinds))) return cell_of(r, KIND);
+    return is_one_of(r, GEMM_KIND, gemm_kinds, DH_COUNTOF(gemm_kinds)) ? NULL
+                                                                       : cell_of(r, GEMM_KIND);
 }
 
 static dh_status not_a_number(const reader *r, column c)
@@ -389,14 +468,18 @@ static dh_status read_row(reader *r)
     double ns;
     dh_dtype dtype;
     char type[MAX_CELL];
-    const char *status = cell_of(r, STATUS), *grouped = cell_of(r, GROUPED);
+    const char *grouped = cell_of(r, GROUPED);
     for (int c = 0; c < N_COLUMNS; c++)
         if (r->at[c] >= r->n_cells || r->b >= r->n_cells)
             return dh_fail(r->file->ctx, DH_EFORMAT,
                            "%s:%d: %d cells; as many as there are headings are wanted",
                            r->file->path, r->csv.line, r->n_cells);
-    if (*status && !dh_is_same_word(status, "success") && !dh_is_same_word(status, "ok")) {
+    if (!succeeded(r)) {
         r->n_failed++;
+        return DH_OK;
+    }
+    if (other_kind(r)) {
+        leave_out(&r->kinds, other_kind(r));
         return DH_OK;
     }
     if (*grouped && strcmp(grouped, "0") != 0)
@@ -407,28 +490,35 @@ static dh_status read_row(reader *r)
     DH_TRY(read_size(r, N, &n));
     DH_TRY(read_size(r, K, &k));
     DH_TRY(read_batch(r, &batch));
+    DH_TRY(check_types(r));
     if (!type_of(r, type, &dtype)) {
-        leave_out(r, type);
+        leave_out(&r->types, type);
         return DH_OK;
     }
     DH_TRY(read_ns(r, 2 * (double)m * (double)n * (double)k * (double)batch, &ns));
     return measured_add_gemm(r->file, r->csv.line, dtype, m, n, k, batch, ns);
 }
 
+static dh_status note_names(const reader *r, const left_out *out, const char *of,
+                            const char *are_read)
+{
+    dh_str names = DH_STR_INIT;
+    for (int i = 0; i < out->n_names; i++)
+        dh_str_printf(&names, "%s%s", i ? ", " : "", out->names[i]);
+    dh_status st = names.failed ? measured_no_memory(r->file) : DH_OK;
+    if (st == DH_OK && out->n_rows)
+        st = measured_note(r->file, "%d row%s of other %s left out (%s); %s are read", out->n_rows,
+                           out->n_rows == 1 ? "" : "s", of, names.text, are_read);
+    dh_str_fini(&names);
+    return st;
+}
+
 static dh_status note_left_out(const reader *r)
 {
-    dh_str types = DH_STR_INIT;
-    for (int i = 0; i < r->n_types; i++)
-        dh_str_printf(&types, "%s%s", i ? ", " : "", r->left_out[i]);
-    dh_status st = types.failed ? measured_no_memory(r->file) : DH_OK;
-    if (st == DH_OK && r->n_left_out)
-        st = measured_note(r->file,
-                           "%d row%s of other types left out (%s); bf16, fp16 and f32 are read",
-                           r->n_left_out, r->n_left_out == 1 ? "" : "s", types.text);
-    dh_str_fini(&types);
-    if (st == DH_OK && r->n_failed)
-        st = measured_note(r->file, "%d rows left out that did not succeed", r->n_failed);
-    return st;
+    DH_TRY(note_names(r, &r->types, "types", "bf16, fp16 and f32"));
+    DH_TRY(note_names(r, &r->kinds, "kinds", "plain products"));
+    if (r->n_failed == 0) return DH_OK;
+    return measured_note(r->file, "%d rows left out that did not succeed", r->n_failed);
 }
 
 dh_status measured_read_gemms(const measured_file *file)

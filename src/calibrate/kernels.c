@@ -44,35 +44,83 @@ static bool ends_with(const char *cut, int64_t last)
     return !*at || strtoll(at, NULL, 10) == last;
 }
 
-/* Nodes of the members "[0, 8, 16]", in rank order. Kineto writes thirty at most and "..." then:
- * those that are missing go on at the stride of the others. Where there is no list, as few nodes as
- * there can be. 0: cut short, and without one stride; or of another length than the group's. */
-static int64_t count_nodes(const char *members, int64_t ranks, int64_t node_devices)
+enum { MOST_RANKS = 1 << 20 };
+
+typedef struct rank_list {
+    int64_t *at; /* [ranks] */
+    int64_t n;
+} rank_list;
+
+/* The members of "[0, 8, 16]". Kineto writes thirty at most and "..." then: those that are missing
+ * go on at the stride of the others.
+ * returns   false: the list is cut short and has no one stride, or is of another length than the
+ *           group */
+static bool read_members(const char *text, int64_t ranks, rank_list *list)
 {
-    int64_t nodes = 0, n = 0, last_node = -1, last = 0, stride = 0;
-    const char *cut = members ? strstr(members, "...") : NULL;
+    const char *cut = strstr(text, "...");
+    int64_t n = 0;
     bool even = true;
-    for (const char *at = members; at; n++) {
+    for (const char *at = text + strcspn(text, "0123456789"); *at && !(cut && at > cut);
+         at += strcspn(at, "0123456789"), n++) {
         char *end;
-        at += strcspn(at, "0123456789");
-        if (!*at || (cut && at > cut)) break;
         const int64_t member = strtoll(at, &end, 10);
-        if (n == 1) stride = member - last;
-        even &= n < 2 || member - last == stride;
-        nodes += member / node_devices != last_node;
-        last_node = member / node_devices;
-        last = member;
+        if (n == ranks || member > INT32_MAX) return false;
+        list->at[n] = member;
+        even &= n < 2 || member - list->at[n - 1] == list->at[n - 1] - list->at[n - 2];
         at = end;
     }
-    if (n == 0) return (ranks + node_devices - 1) / node_devices;
-    if (n > ranks || (n < ranks && !cut)) return 0;
-    if (n < ranks && (!even || n < 2 || stride <= 0 || stride > INT32_MAX)) return 0;
-    for (; n < ranks; n++) {
-        last += stride;
-        nodes += last / node_devices != last_node;
-        last_node = last / node_devices;
+    const int64_t stride = n > 1 ? list->at[1] - list->at[0] : 0;
+    if (n < ranks && (!cut || !even || stride <= 0)) return false;
+    for (; n < ranks; n++) list->at[n] = list->at[n - 1] + stride;
+    list->n = n;
+    return !cut || ends_with(cut, list->at[n - 1]);
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const int64_t *a = x, *b = y;
+    return (*a > *b) - (*a < *b);
+}
+
+/* Nodes between which a rank sends to the next one of its group: 1, 2, or 0: some do one, some the
+ * other. */
+static int64_t nodes_of_send(const rank_list *list, int64_t node_devices)
+{
+    int64_t n_between = 0;
+    for (int64_t i = 1; i < list->n; i++)
+        n_between += list->at[i] / node_devices != list->at[i - 1] / node_devices;
+    return n_between == 0 ? 1 : n_between == list->n - 1 ? 2 : 0;
+}
+
+/* 0: a rank is there twice */
+static int64_t nodes_of_group(rank_list *list, int64_t node_devices)
+{
+    int64_t nodes = 1;
+    qsort(list->at, (size_t)list->n, sizeof *list->at, by_value);
+    for (int64_t i = 1; i < list->n; i++) {
+        if (list->at[i] == list->at[i - 1]) return 0;
+        nodes += list->at[i] / node_devices != list->at[i - 1] / node_devices;
     }
-    return !cut || ends_with(cut, last) ? nodes : 0;
+    return nodes;
+}
+
+/* Where there is no list, a collective has as few nodes as there can be; of a send nothing is known.
+ * returns   0: the nodes cannot be told; -1: out of memory */
+static int64_t count_nodes(const char *members, int64_t ranks, bool sends, int64_t node_devices)
+{
+    if (!members || !strpbrk(members, "0123456789"))
+        return sends ? 0 : (ranks + node_devices - 1) / node_devices;
+    if (ranks > MOST_RANKS) return 0;
+    rank_list list = {.at = malloc((size_t)ranks * sizeof *list.at)};
+    if (!list.at) return -1;
+    int64_t nodes = 0;
+    if (read_members(members, ranks, &list)) {
+        const int64_t between = sends ? nodes_of_send(&list, node_devices) : 0;
+        nodes = nodes_of_group(&list, node_devices);
+        if (sends && nodes > 0) nodes = between;
+    }
+    free(list.at);
+    return nodes;
 }
 
 static const char *text_of(const json_t *args, const char *key)
@@ -118,9 +166,12 @@ bool kernels_add_call(kernels *k, const json_t *args, const char *name, double n
         call.bytes = number_of(args, names[i].by_output ? "Out msg nelems" : "In msg nelems") *
                      bytes_of_type(text_of(args, "dtype"));
     }
-    if (call.type == DH_OP_SEND) call.ranks = DH_MIN(call.ranks, (int64_t)2);
+    const bool sends = call.type == DH_OP_SEND;
     if (measured_is_number(call.bytes) && call.ranks > 1) {
-        call.nodes = count_nodes(text_of(args, "Process Group Ranks"), call.ranks, node_devices);
+        call.nodes =
+            count_nodes(text_of(args, "Process Group Ranks"), call.ranks, sends, node_devices);
+        if (call.nodes < 0) return false;
+        if (sends) call.ranks = 2;
         if (call.nodes > 0 && call.ranks % call.nodes == 0) return keep_shortest(k, &call);
         k->n_unplaced++;
         return true;

@@ -41,7 +41,7 @@ static bool is_runtime(const json_t *event)
 {
     const char *category = text_of(event, "cat");
     return strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0 ||
-           strcmp(category, "Runtime") == 0;
+           strcmp(category, "hip_runtime") == 0 || strcmp(category, "Runtime") == 0;
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -162,6 +162,7 @@ static dh_status time_ops(const measured_file *f, const json_t *events, kernels 
 {
     size_t i;
     json_t *event;
+    int64_t n = 0, n_joined = 0;
     if (k->ops.n == 0) return DH_OK;
     if (!sort_ops(k)) return measured_no_memory(f);
     json_array_foreach(events, i, event)
@@ -169,8 +170,11 @@ static dh_status time_ops(const measured_file *f, const json_t *events, kernels 
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         if (!is_kernel(event) || is_nccl(text_of(event, "name")) || !measured_is_time(ns)) continue;
         kernel_op *op = op_of_kernel(k, json_object_get(event, "args"));
+        n++;
+        n_joined += op != NULL;
         if (op) op->is.ns += ns;
     }
+    if (n_joined == 0 && k->starts.n == 0) k->n_unjoined = n;
     return DH_OK;
 }
 
@@ -249,15 +253,18 @@ static dh_status say_lacking(const measured_file *f, const kernels *k)
                              (long long)k->n_unnamed));
     if (k->n_unjoined > 0)
         DH_TRY(measured_note(f,
-                             "%lld kernels left out: their \"External id\" is their correlation, "
-                             "and no event of category cuda_runtime has it",
+                             "%lld kernels left out: no operator has their \"External id\", which "
+                             "may be their correlation, and no event of category cuda_runtime has "
+                             "it",
                              (long long)k->n_unjoined));
     if (k->n_unplaced > 0)
-        DH_TRY(measured_note(f,
-                             "%lld collectives left out: their list of ranks is cut short and has "
-                             "no one stride, has not as many as \"Group size\", or lies unevenly "
-                             "on nodes",
-                             (long long)k->n_unplaced));
+        DH_TRY(
+            measured_note(f,
+                          "%lld collectives left out: their list of ranks is cut short and has "
+                          "no one stride, has not as many as \"Group size\", names a rank twice "
+                          "or lies unevenly on nodes; or it is a send or receive without a list, "
+                          "or in a group of which some neighbours share a node and some do not",
+                          (long long)k->n_unplaced));
     return DH_OK;
 }
 

@@ -707,6 +707,8 @@ static const struct {
      ":1: columns \"batch\" and \"batch_size\" say the same"},
     {"g.csv", "m,n,k,dtype,time_us,time_ms\n1,2,3,bf16,4,0.004\n",
      ":1: columns \"time_us\" and \"time_ms\" say the same"},
+    {"g.csv", "m,n,k,dtype,type,time_us\n1,2,3,bf16,fp8_e4m3,4\n", ":2: two columns say the type"},
+    {"g.csv", "m,n,k,dtype,dtype,time_us\n1,2,3,bf16,fp8,4\n", ":2: two columns say the type"},
     {"g.csv", "m,n,k,dtype,time_us,gpus\n1,2,3,bf16,4,8\n", ":1: column \"gpus\" is not known"},
     {"g.csv", "m,n,k,A,B,batch_count,dtype,time_us\n1,2,3,bf16,4,4,bf16,5\n",
      ":2: column \"b\" has numbers, and another"},
@@ -842,6 +844,13 @@ static void test_forms_of_products(void **state)
         {"b,m,n,k,dtype,us\n8,4096,4096,4096,bf16,205\n", 8, NULL},
         {"m,n,k,a_type,b_type,us\n1,2,3,bf16_r,f8_r,4\n", 0, "(bf16 x f8)"},
         {"m,n,k,a_type,compute_type,us\n1,2,3,f32_r,xf32_r,4\n", 0, "(tf32)"},
+        {"m,n,k,A,OperationKind,us\n1,2,3,bf16,spgemm,4\n", 0, "(spgemm)"},
+        {"m,n,k,A,OperationKind,us\n1,2,3,bf16,symm,4\n", 0, "(symm)"},
+        {"m,n,k,A,gemm_kind,us\n1,2,3,bf16,planar_complex,4\n", 0, "(planar_complex)"},
+        {"m,n,k,A,Disposition,Status,us\n1,2,3,bf16,incorrect,success,4\n", 0, "1 rows"},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_TF32,4\n", 0, "(tf32)"},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_16BF,4\n", 0, "(f32 "},
+        {"m,n,k,dtype,compute_type,us\n1,2,3,f32_r,CUBLAS_COMPUTE_32F_FAST_16F,4\n", 0, "(f32 "},
         {"m,n,k,A,B,us\n1,2,3,bf16:row,s8:column,4\n", 0, "(bf16 x s8)"}};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
@@ -983,13 +992,23 @@ static void test_ids_of_kernels(void **state)
     assert_int_equal(m.rows.n, 0);
     assert_non_null(strstr(m.notes.at[0], "no event of category cuda_runtime has it"));
     dh_measured_fini(&m);
+    /* The same where the trace has no such event at all. */
+    dh_ctx_reset(&ctx);
+    assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+    path = put(dir, "v.json", "[" OP("8", "10", "4096") KERNEL("7", "7", "2") "]");
+    assert_ok(&ctx, dh_measured_read(&ctx, path, &m));
+    assert_int_equal(m.rows.n, 0);
+    assert_non_null(strstr(m.notes.at[0], "no event of category cuda_runtime has it"));
+    dh_measured_fini(&m);
 }
 
-#define CALL(members)                                                                              \
+#define CALL(members) GROUP("_allgather_base", "64", members)
+#define GROUP(collective, ranks, members)                                                          \
     "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather\",\"dur\":500,\"args\":" \
     "{"                                                                                            \
-    "\"Collective name\":\"_allgather_base\",\"dtype\":\"BFloat16\",\"Out msg nelems\":1048576,"   \
-    "\"Group size\":64,\"Process Group Ranks\":\"" members "\"}}]"
+    "\"Collective name\":\"" collective "\",\"dtype\":\"BFloat16\",\"In msg nelems\":1048576,"     \
+    "\"Out msg nelems\":1048576,\"Group size\":" ranks ",\"Process Group Ranks\":\"" members       \
+    "\"}}]"
 
 /* Lists of 64 ranks that Kineto cut short. */
 static void test_short_lists_of_ranks(void **state)
@@ -997,10 +1016,20 @@ static void test_short_lists_of_ranks(void **state)
     static const struct {
         const char *text;
         int64_t nodes; /* 0: left out */
-    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},     {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
-                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},  {CALL("[0, 1, 8, 9, ...]"), 0},
+    } traces[] = {{CALL("[0, 8, 16, 24, ...]"), 64},
+                  {CALL("[0, 1, 2, 3, 4, 5, ...]"), 8},
+                  {CALL("[0, 2, 4, 6, ..., 126]"), 16},
+                  {CALL("[0, 1, 8, 9, ...]"), 0},
                   {CALL("[0, 2, 4, 6, ..., 128]"), 0}, /* is not the 64th */
-                  {CALL("[0, 1, 2, 3, 4, 5, 6, 7]"), 0}, {CALL("[0, ...]"), 0}};
+                  {CALL("[0, 1, 2, 3, 4, 5, 6, 7]"), 0},
+                  {CALL("[0, ...]"), 0},
+                  {GROUP("_allgather_base", "4", "[0, 8, 1, 9]"), 2},
+                  {GROUP("_allgather_base", "4", "[3, 3, 3, 3]"), 0}, /* one rank */
+                  {GROUP("_allgather_base", "2", "[99999999999999999999, 1]"), 0},
+                  {GROUP("send", "4", "[0, 8, 16, 24]"), 2},
+                  {GROUP("recv", "4", "[0, 2, 4, 6]"), 1},
+                  {GROUP("send", "4", "[0, 4, 8, 12]"), 0}, /* to the same node, and to another */
+                  {GROUP("send", "4", ""), 0}};
     char dir[200];
     test_tmpdir(dir, sizeof dir);
     for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
