@@ -207,6 +207,16 @@ static dh_status check_right(const reader *r, const words *w, int shift)
                    r->output.file->path, r->line, w->at[at - shift]);
 }
 
+/* Of the last digit of a number's text; with a power of ten, that of nccl-tests' two digits. */
+static double unit_of(const char *text)
+{
+    double unit = 1;
+    const char *point = strchr(text, '.');
+    if (strpbrk(text, "eE")) return 0.01;
+    for (const char *at = point ? point + 1 : ""; is_digit(*at); at++) unit /= 10;
+    return unit;
+}
+
 /* A row has no words for the columns that nccl-tests leaves blank (redop, root). Columns are
  * therefore counted from the end. */
 static dh_status read_row(reader *r, words *w)
@@ -233,6 +243,8 @@ static dh_status read_row(reader *r, words *w)
                        "%s:%d: a row as the heading has it is wanted: a size in bytes first, and a "
                        "time in us above 0, algbw and busbw in its %d last words",
                        f->path, r->line, r->heading.n - find_word(&r->heading, "time"));
+    row.algbw_unit = unit_of(w->at[algbw]);
+    if (busbw > time) row.busbw_unit = unit_of(w->at[busbw]);
     r->has_rows = true;
     if (row.bytes == 0) return DH_OK; /* fewer bytes than ranks */
     DH_TRY(check_right(r, w, shift));
@@ -256,6 +268,16 @@ static bool is_whole_row(const words *w)
     return w->n >= 6 && (strcmp(last, "N/A") == 0 || dh_parse_f64(last, &number));
 }
 
+/* "...", in brackets or not: people write it for lines that they left out. */
+static bool is_dots(const char *word)
+{
+    static const char ellipsis[] = "\xE2\x80\xA6";
+    word += strspn(word, "[(<#");
+    size_t n = strspn(word, ".");
+    if (n < 2) n = strncmp(word, ellipsis, sizeof ellipsis - 1) == 0 ? sizeof ellipsis - 1 : 0;
+    return n > 0 && word[n + strspn(word + n, "])>")] == '\0';
+}
+
 /* ---- lines ---------------------------------------------------------------------------------- */
 
 static dh_status read_words(reader *r, words *w, bool is_comment)
@@ -263,6 +285,7 @@ static dh_status read_words(reader *r, words *w, bool is_comment)
     int64_t number;
     if (w->n == 0) return DH_OK;
     if (is_heading(w)) return begin_table(r, w);
+    if (r->heading.n == 0 && r->output.ranks.n > 0 && is_dots(w->at[0])) r->output.cut = r->line;
     if (strcmp(w->at[0], "nThread") == 0)
         begin_output(r);
     else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))
@@ -292,7 +315,8 @@ static void strip_known(const char **line, size_t *n_bytes)
     words w;
     size_t skip;
     split(*line, *n_bytes, &w);
-    while (!is_row(&w) && (skip = prefix_of(*line, *n_bytes)) > 0) {
+    while (!is_row(&w) && !(w.n > 0 && is_dots(w.at[0])) &&
+           (skip = prefix_of(*line, *n_bytes)) > 0) {
         *line += skip;
         *n_bytes -= skip;
         split(*line, *n_bytes, &w);
