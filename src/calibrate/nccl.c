@@ -25,7 +25,8 @@ typedef struct reader {
     nccl_output output;
     int path_test;        /* test that the file's name says */
     bool names_tests;     /* an output in it says its test */
-    bool named, has_rows; /* the present output says it; has had rows */
+    bool named, has_rows; /* the present output says it; has had rows since */
+    bool is_over;         /* it has had rows: ranks or a heading begin the next */
     int32_t line;
     words heading; /* n 0: none yet */
     int n_before;  /* words of another's before the heading, and so before each row */
@@ -153,7 +154,7 @@ static void begin_output(reader *r)
     nccl_begin(&r->output);
     r->heading.n = 0;
     if (r->has_rows) r->named = false;
-    r->has_rows = false;
+    r->has_rows = r->is_over = false;
 }
 
 /* "Rank 0 Group 0 Pid 1 on HOST device 0 ..."; older ones have no group. */
@@ -165,6 +166,7 @@ static dh_status read_rank(reader *r, const words *w)
     if (on < 0 || on + 1 >= w->n || !number_after(w, "Rank", &rank.number))
         return dh_fail(f->ctx, DH_EFORMAT, "%s:%d: \"# Rank N Pid P on HOST device D\" is wanted",
                        f->path, r->line);
+    if (r->is_over) begin_output(r);
     if (!number_after(w, "device", &rank.device)) rank.device = rank.number;
     number_after(w, "Group", &rank.group);
     rank.host = dh_arena_strdup(f->m->arena, w->at[on + 1]);
@@ -183,6 +185,7 @@ static dh_status begin_table(reader *r, const words *w)
 {
     const measured_file *f = r->output.file;
     const int stamp = find_word(w, "timestamp");
+    if (r->is_over) begin_output(r);
     r->heading.n = 0;
     for (int i = 0; i < (stamp > 0 ? stamp : w->n); i++)
         if (*w->at[i] != '(') memcpy(r->heading.at[r->heading.n++], w->at[i], MAX_WORD);
@@ -245,7 +248,7 @@ static dh_status read_row(reader *r, words *w)
                        f->path, r->line, r->heading.n - find_word(&r->heading, "time"));
     row.algbw_unit = unit_of(w->at[algbw]);
     if (busbw > time) row.busbw_unit = unit_of(w->at[busbw]);
-    r->has_rows = true;
+    r->has_rows = r->is_over = true;
     if (row.bytes == 0) return DH_OK; /* fewer bytes than ranks */
     DH_TRY(check_right(r, w, shift));
     settle_test(r);

@@ -735,6 +735,18 @@ static const struct {
      "are 100.00 GB/s, and algbw says 50.00"},
     {"a.txt", "./reduce_scatter_perf\n" RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW,
      ":12: which collective was measured is not said"},
+    /* a table of its own, however little is before it */
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW HEAD ROW,
+     ":8: which collective was measured is not said"},
+    {"all_gather.txt", RANKS HEAD ROW HEAD ROW, ":7: 0 ranks before this row"},
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW LOGGED(""),
+     ":10: which collective was measured is not said"},
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW "./all_gather_perf\n" HEAD ROW,
+     ":9: 0 ranks before this row"},
+    {"a.txt",
+     "./all_gather_perf\n" RANKS HEAD ROW "./all_gather_perf\n# nThread: 1\n"
+     "# Rank 2 Pid 3 on a device 2\n" LOGGED(""),
+     "for all_gather of 3 ranks it would be 0.6667"},
     {"all_gather.txt", RANKS HEAD "1000000\n", "a row as the heading has it"},
     {"all_gather.json", REPORT("2", "5.0"), "busbw is 0.5000 times algbw; for all_reduce of 2"},
     {"all_gather.json", REPORT("0", "10.0"), "\"ngpus\" of a process"},
