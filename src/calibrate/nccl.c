@@ -27,6 +27,8 @@ typedef struct reader {
     bool names_tests;     /* an output in it says its test */
     bool named, has_rows; /* the present output says it; has had rows since */
     bool is_over;         /* it has had rows: ranks or a heading begin the next */
+    bool several;         /* the last name was one of several */
+    int32_t name_line;    /* of the last name; 0: none */
     int32_t line;
     words heading; /* n 0: none yet */
     int n_before;  /* words of another's before the heading, and so before each row */
@@ -106,19 +108,59 @@ static bool is_name_letter(char c)
     return is_letter(c) || is_digit(c) || c == '_';
 }
 
-/* "all_reduce_perf" in whatever a line says, also in a path. */
+/* The program of a path, "./build/all_reduce_perf": a word that ends so. n_bytes of its name
+ * without "_perf"; 0: another word. */
+static const char *program_of(const char *word, size_t n_word, size_t *n_bytes)
+{
+    enum { N_END = 5 };
+    const char *end = word + n_word, *from = end;
+    while (from > word && (is_name_letter(from[-1]) || from[-1] == '-')) from--;
+    const size_t n = (size_t)(end - from);
+    const bool whole = from == word || from[-1] == '/';
+    *n_bytes = whole && n > N_END && strncmp(end - N_END, "_perf", N_END) == 0 ? n - N_END : 0;
+    return from;
+}
+
+typedef struct line_names {
+    char test[MAX_WORD];
+    bool one, several; /* it has a name; it has different ones */
+} line_names;
+
+static void find_names(const char *line, line_names *names)
+{
+    static const char between[] = " \t\r|,;:&<>()[]{}\"'`=*#";
+    *names = (line_names){0};
+    for (const char *at = line + strspn(line, between); *at; at += strspn(at, between)) {
+        const size_t n_word = strcspn(at, between);
+        size_t n = n_word;
+        while (n > 0 && strchr(".!?", at[n - 1])) n--; /* of a sentence */
+        const char *name = program_of(at, n, &n);
+        at += n_word;
+        if (n == 0) continue;
+        n = DH_MIN(n, (size_t)MAX_WORD - 1);
+        names->several |=
+            names->one && (strncmp(names->test, name, n) != 0 || names->test[n] != '\0');
+        names->one = true;
+        snprintf(names->test, sizeof names->test, "%.*s", (int)n, name);
+    }
+}
+
+/* Of an output that follows. None is known after several different ones, in a line or in lines
+ * below each other, as a listing of a folder has them. */
 static void read_name(reader *r, const char *line)
 {
-    const char *end = strstr(line, "_perf");
-    if (!end || is_name_letter(end[5])) return;
-    const char *from = end;
-    while (from > line && is_name_letter(from[-1])) from--;
-    if (from == end) return;
-    nccl_name(&r->output, from, (size_t)(end - from));
-    r->names_tests = r->named = true;
+    line_names names;
+    find_names(line, &names);
+    if (!names.one) return;
+    const bool ends = strstr(line, "test concluded") != NULL; /* newer ones say it there too */
+    const bool listed = r->name_line > 0 && r->line == r->name_line + 1 &&
+                        (r->several || strcmp(r->output.test_name, names.test) != 0);
+    r->several = names.several || listed;
+    r->name_line = ends ? 0 : r->line;
+    nccl_name(&r->output, names.test, strlen(names.test));
+    r->names_tests = true;
+    r->named = !ends && !r->several;
     r->has_rows = false; /* a new output begins */
-    /* Newer ones say it in front of an output, and once more at its end. */
-    if (strstr(line, "test concluded")) r->named = false;
 }
 
 /* The test that a file's name says, between other words. */

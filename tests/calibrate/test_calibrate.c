@@ -735,6 +735,14 @@ static const struct {
      "are 100.00 GB/s, and algbw says 50.00"},
     {"a.txt", "./reduce_scatter_perf\n" RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW,
      ":12: which collective was measured is not said"},
+    /* names of programs that did not run, or not alone */
+    {"a.txt", "all_gather_perf  all_reduce_perf  alltoall_perf\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "build/gather_perf\nbuild/alltoall_perf\nbuild/sendrecv_perf\n" RANKS HEAD ROW,
+     ":8: which collective was measured is not said"},
+    {"a.txt", "$ cat /x/all_gather_perf.sh\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "make: built all_reduce_perf\n" RANKS HEAD ROW, "busbw is 0.5000 times algbw"},
     /* a table of its own, however little is before it */
     {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW HEAD ROW,
      ":8: which collective was measured is not said"},
@@ -802,6 +810,13 @@ static void test_forms_of_a_table(void **state)
         "./broadcast_perf\n# nThread 1\n" RANKS HEAD ROW
         "./all_gather_perf\n# nThread 1\n" RANKS HEAD ROW,
         RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW, /* given twice */
+        "# Collective test starting: gather_perf\n# nThread 1\n" RANKS HEAD ROW
+        "# Collective test concluded: gather_perf\n# Collective test starting: all_gather_perf\n"
+        "# nThread 1\n" RANKS HEAD ROW,
+        "$ cd /x/all_reduce_perf_logs && ./gather_perf -b 1M\n" RANKS HEAD ROW
+        "./all_gather_perf\n" RANKS HEAD ROW,
+        "+ '/x/gather_perf_logs/all_gather_perf' -b 8 > all_gather_perf.log\n" RANKS HEAD ROW,
+        "built ./gather_perf.\n\n[1,0]<stdout>:$./all_gather_perf; true\n" RANKS HEAD ROW,
         /* words of loggers and launchers that no list has */
         LOGGED("\x1b[36m(pid=3)\x1b[0m "),
         LOGGED("Fri Jul 10 10:00:00 2026[1,0]<stdout>:"),
