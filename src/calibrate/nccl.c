@@ -25,7 +25,10 @@ typedef struct reader {
     nccl_output output;
     int path_test;        /* test that the file's name says */
     bool names_tests;     /* an output in it says its test */
-    bool named, has_rows; /* the present output says it; has had rows */
+    bool named, has_rows; /* the present output says it; has had rows since */
+    bool is_over;         /* it has had rows: ranks or a heading begin the next */
+    bool several;         /* the last name was one of several */
+    int32_t name_line;    /* of the last name; 0: none */
     int32_t line;
     words heading; /* n 0: none yet */
     int n_before;  /* words of another's before the heading, and so before each row */
@@ -105,19 +108,59 @@ static bool is_name_letter(char c)
     return is_letter(c) || is_digit(c) || c == '_';
 }
 
-/* "all_reduce_perf" in whatever a line says, also in a path. */
+/* The program of a path, "./build/all_reduce_perf": a word that ends so. n_bytes of its name
+ * without "_perf"; 0: another word. */
+static const char *program_of(const char *word, size_t n_word, size_t *n_bytes)
+{
+    enum { N_END = 5 };
+    const char *end = word + n_word, *from = end;
+    while (from > word && (is_name_letter(from[-1]) || from[-1] == '-')) from--;
+    const size_t n = (size_t)(end - from);
+    const bool whole = from == word || from[-1] == '/';
+    *n_bytes = whole && n > N_END && strncmp(end - N_END, "_perf", N_END) == 0 ? n - N_END : 0;
+    return from;
+}
+
+typedef struct line_names {
+    char test[MAX_WORD];
+    bool one, several; /* it has a name; it has different ones */
+} line_names;
+
+static void find_names(const char *line, line_names *names)
+{
+    static const char between[] = " \t\r|,;:&<>()[]{}\"'`=*#";
+    *names = (line_names){0};
+    for (const char *at = line + strspn(line, between); *at; at += strspn(at, between)) {
+        const size_t n_word = strcspn(at, between);
+        size_t n = n_word;
+        while (n > 0 && strchr(".!?", at[n - 1])) n--; /* of a sentence */
+        const char *name = program_of(at, n, &n);
+        at += n_word;
+        if (n == 0) continue;
+        n = DH_MIN(n, (size_t)MAX_WORD - 1);
+        names->several |=
+            names->one && (strncmp(names->test, name, n) != 0 || names->test[n] != '\0');
+        names->one = true;
+        snprintf(names->test, sizeof names->test, "%.*s", (int)n, name);
+    }
+}
+
+/* Of an output that follows. None is known after several different ones, in a line or in lines
+ * below each other, as a listing of a folder has them. */
 static void read_name(reader *r, const char *line)
 {
-    const char *end = strstr(line, "_perf");
-    if (!end || is_name_letter(end[5])) return;
-    const char *from = end;
-    while (from > line && is_name_letter(from[-1])) from--;
-    if (from == end) return;
-    nccl_name(&r->output, from, (size_t)(end - from));
-    r->names_tests = r->named = true;
+    line_names names;
+    find_names(line, &names);
+    if (!names.one) return;
+    const bool ends = strstr(line, "test concluded") != NULL; /* newer ones say it there too */
+    const bool listed = r->name_line > 0 && r->line == r->name_line + 1 &&
+                        (r->several || strcmp(r->output.test_name, names.test) != 0);
+    r->several = names.several || listed;
+    r->name_line = ends ? 0 : r->line;
+    nccl_name(&r->output, names.test, strlen(names.test));
+    r->names_tests = true;
+    r->named = !ends && !r->several;
     r->has_rows = false; /* a new output begins */
-    /* Newer ones say it in front of an output, and once more at its end. */
-    if (strstr(line, "test concluded")) r->named = false;
 }
 
 /* The test that a file's name says, between other words. */
@@ -153,7 +196,7 @@ static void begin_output(reader *r)
     nccl_begin(&r->output);
     r->heading.n = 0;
     if (r->has_rows) r->named = false;
-    r->has_rows = false;
+    r->has_rows = r->is_over = false;
 }
 
 /* "Rank 0 Group 0 Pid 1 on HOST device 0 ..."; older ones have no group. */
@@ -165,6 +208,7 @@ static dh_status read_rank(reader *r, const words *w)
     if (on < 0 || on + 1 >= w->n || !number_after(w, "Rank", &rank.number))
         return dh_fail(f->ctx, DH_EFORMAT, "%s:%d: \"# Rank N Pid P on HOST device D\" is wanted",
                        f->path, r->line);
+    if (r->is_over) begin_output(r);
     if (!number_after(w, "device", &rank.device)) rank.device = rank.number;
     number_after(w, "Group", &rank.group);
     rank.host = dh_arena_strdup(f->m->arena, w->at[on + 1]);
@@ -183,6 +227,7 @@ static dh_status begin_table(reader *r, const words *w)
 {
     const measured_file *f = r->output.file;
     const int stamp = find_word(w, "timestamp");
+    if (r->is_over) begin_output(r);
     r->heading.n = 0;
     for (int i = 0; i < (stamp > 0 ? stamp : w->n); i++)
         if (*w->at[i] != '(') memcpy(r->heading.at[r->heading.n++], w->at[i], MAX_WORD);
@@ -205,6 +250,16 @@ static dh_status check_right(const reader *r, const words *w, int shift)
                    "%s:%d: %s wrong values in the result: a measurement of a sound machine is "
                    "wanted",
                    r->output.file->path, r->line, w->at[at - shift]);
+}
+
+/* Of the last digit of a number's text; with a power of ten, that of nccl-tests' two digits. */
+static double unit_of(const char *text)
+{
+    double unit = 1;
+    const char *point = strchr(text, '.');
+    if (strpbrk(text, "eE")) return 0.01;
+    for (const char *at = point ? point + 1 : ""; is_digit(*at); at++) unit /= 10;
+    return unit;
 }
 
 /* A row has no words for the columns that nccl-tests leaves blank (redop, root). Columns are
@@ -233,7 +288,9 @@ static dh_status read_row(reader *r, words *w)
                        "%s:%d: a row as the heading has it is wanted: a size in bytes first, and a "
                        "time in us above 0, algbw and busbw in its %d last words",
                        f->path, r->line, r->heading.n - find_word(&r->heading, "time"));
-    r->has_rows = true;
+    row.algbw_unit = unit_of(w->at[algbw]);
+    if (busbw > time) row.busbw_unit = unit_of(w->at[busbw]);
+    r->has_rows = r->is_over = true;
     if (row.bytes == 0) return DH_OK; /* fewer bytes than ranks */
     DH_TRY(check_right(r, w, shift));
     settle_test(r);
@@ -256,6 +313,16 @@ static bool is_whole_row(const words *w)
     return w->n >= 6 && (strcmp(last, "N/A") == 0 || dh_parse_f64(last, &number));
 }
 
+/* "...", in brackets or not: people write it for lines that they left out. */
+static bool is_dots(const char *word)
+{
+    static const char ellipsis[] = "\xE2\x80\xA6";
+    word += strspn(word, "[(<#");
+    size_t n = strspn(word, ".");
+    if (n < 2) n = strncmp(word, ellipsis, sizeof ellipsis - 1) == 0 ? sizeof ellipsis - 1 : 0;
+    return n > 0 && word[n + strspn(word + n, "])>")] == '\0';
+}
+
 /* ---- lines ---------------------------------------------------------------------------------- */
 
 static dh_status read_words(reader *r, words *w, bool is_comment)
@@ -263,6 +330,7 @@ static dh_status read_words(reader *r, words *w, bool is_comment)
     int64_t number;
     if (w->n == 0) return DH_OK;
     if (is_heading(w)) return begin_table(r, w);
+    if (r->heading.n == 0 && r->output.ranks.n > 0 && is_dots(w->at[0])) r->output.cut = r->line;
     if (strcmp(w->at[0], "nThread") == 0)
         begin_output(r);
     else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))
@@ -292,7 +360,8 @@ static void strip_known(const char **line, size_t *n_bytes)
     words w;
     size_t skip;
     split(*line, *n_bytes, &w);
-    while (!is_row(&w) && (skip = prefix_of(*line, *n_bytes)) > 0) {
+    while (!is_row(&w) && !(w.n > 0 && is_dots(w.at[0])) &&
+           (skip = prefix_of(*line, *n_bytes)) > 0) {
         *line += skip;
         *n_bytes -= skip;
         split(*line, *n_bytes, &w);

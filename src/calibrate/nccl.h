@@ -4,8 +4,8 @@
  *   algbw          size / time
  *   busbw / algbw  follows from collective and number of ranks (nccl-tests, doc/PERFORMANCE.md):
  *                  2 (n - 1) / n for all_reduce; (n - 1) / n for all_gather, reduce_scatter and
- *                  alltoall; 1 for sendrecv
- *   ranks          0 to n - 1, once each, on devices of their own */
+ *                  alltoall; 1 for sendrecv. Compared as exactly as both are printed
+ *   ranks          0 to n - 1, once each, on devices of their own; no line "..." in their list */
 #ifndef DH_CALIBRATE_NCCL_H
 #define DH_CALIBRATE_NCCL_H
 
@@ -26,6 +26,7 @@ typedef struct nccl_output {
     int test;           /* index of a known test, or one of the above */
     char test_name[64]; /* as the output says it */
     DH_VEC(nccl_rank) ranks;
+    int32_t cut;              /* line with dots in the list of ranks; 0: none */
     int64_t n_ranks, n_nodes; /* the current group's; 0: not checked yet */
     const char *why_not;      /* rows are left out; NULL: they are not */
     bool told;                /* that they are */
@@ -35,7 +36,8 @@ typedef struct nccl_output {
 typedef struct nccl_row {
     int32_t line;
     double bytes, us;
-    double algbw, busbw; /* GB/s; 0: not said */
+    double algbw, busbw;           /* GB/s; 0: not said */
+    double algbw_unit, busbw_unit; /* of the last digit that is printed */
 } nccl_row;
 
 /* The test of a name without "_perf" ("all_reduce", "AllReduce", "alltoall"): NCCL_OTHER where it

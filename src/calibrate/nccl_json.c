@@ -2,6 +2,7 @@
  *   nccl-tests -J                   one object
  *   rccl-tests -Z json -x FILE      an object per row, in lines or as an array
  *   rccl-tests -Z csv -x FILE       the same rows as lines of cells */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,15 @@ static bool number_of(const json_t *object, const char *key, double *value)
     if (json_is_string(at)) return dh_parse_f64(json_string_value(at), value);
     *value = json_number_value(at);
     return json_is_number(at);
+}
+
+/* A bandwidth, with the unit of its last digit: parsed numbers have lost zeros at their end, so one
+ * digit after the point at least. */
+static void bandwidth_of(const json_t *object, const char *key, double *value, double *unit)
+{
+    *unit = 0.1;
+    if (!number_of(object, key, value)) return;
+    while (*unit > 1e-9 && fabs(*value / *unit - nearbyint(*value / *unit)) > 1e-6) *unit /= 10;
 }
 
 static int64_t count_of(const json_t *object, const char *key, int64_t absent)
@@ -87,8 +97,8 @@ static dh_status read_row(nccl_output *o, const json_t *result)
         return wanted(f, 1,
                       "each of \"results\" has \"size\" in bytes, and \"time\" in us in "
                       "\"out_of_place\" (not \"cpu_time\", which option -C gives)");
-    number_of(times, "alg_bw", &row.algbw);
-    number_of(times, "bus_bw", &row.busbw);
+    bandwidth_of(times, "alg_bw", &row.algbw, &row.algbw_unit);
+    bandwidth_of(times, "bus_bw", &row.busbw, &row.busbw_unit);
     if (number_of(times, "nwrong", &wrong) && wrong != 0)
         return wanted(f, 1,
                       "wrong values in the result: a measurement of a sound machine is wanted");
@@ -183,8 +193,8 @@ static dh_status read_object(records *r, int32_t line, const json_t *object)
                       "rccl-tests writes them");
     DH_TRY(check_record_right(f, line, object));
     if (row.bytes == 0) return DH_OK;
-    number_of(object, "algBw", &row.algbw);
-    number_of(object, "busBw", &row.busbw);
+    bandwidth_of(object, "algBw", &row.algbw, &row.algbw_unit);
+    bandwidth_of(object, "busBw", &row.busbw, &row.busbw_unit);
     if (strncmp(r->output.test_name, name, n_name) != 0 || r->output.test_name[n_name] != '\0')
         r->ranks = 0; /* of another test */
     nccl_name(&r->output, name, n_name);

@@ -40,6 +40,7 @@ void nccl_name(nccl_output *o, const char *name, size_t n_bytes)
 void nccl_begin(nccl_output *o)
 {
     o->ranks.n = 0;
+    o->cut = 0;
     o->n_ranks = o->n_nodes = 0;
     o->why_not = NULL;
     o->told = false;
@@ -93,6 +94,11 @@ static dh_status check_numbers(const nccl_output *o, int32_t line)
                        "shortened; the whole list is wanted",
                        path, line, i, (long long)r[n - 1].number);
     }
+    if (o->cut > 0)
+        return dh_fail(o->file->ctx, DH_EFORMAT,
+                       "%s:%d: the list of ranks was shortened with dots after rank %zu; the whole "
+                       "list is wanted",
+                       path, o->cut, n - 1);
     return DH_OK;
 }
 
@@ -173,6 +179,14 @@ static bool near(double a, double b)
     return fabs(a - b) <= 0.011 + 0.01 * DH_MAX(fabs(a), fabs(b));
 }
 
+/* busbw is a multiple of algbw to the last digit, before both are rounded. TUNING: 0.51 units of
+ * that digit, for the rounding of binary fractions. */
+static bool is_multiple(const nccl_row *row, double factor)
+{
+    const double rounding = 0.51 * (row->busbw_unit + factor * row->algbw_unit);
+    return fabs(row->busbw - factor * row->algbw) <= rounding;
+}
+
 static double factor_of(int test, int64_t n)
 {
     return tests[test].factor > 0 ? tests[test].factor * (double)(n - 1) / (double)n : 1;
@@ -185,9 +199,9 @@ static dh_status check_bandwidths(const nccl_output *o, const nccl_row *row)
         return dh_fail(o->file->ctx, DH_EFORMAT,
                        "%s:%d: %g bytes in %g us are %.2f GB/s, and algbw says %.2f", o->file->path,
                        row->line, row->bytes, row->us, row->bytes / row->us * 1e-3, row->algbw);
-    if (row->algbw <= 0 || near(row->busbw, want * row->algbw)) return DH_OK;
+    if (row->algbw <= 0 || is_multiple(row, want)) return DH_OK;
     return dh_fail(o->file->ctx, DH_EFORMAT,
-                   "%s:%d: busbw is %.3f times algbw; for %s of %lld ranks it would be %.3f: the "
+                   "%s:%d: busbw is %.4f times algbw; for %s of %lld ranks it would be %.4f: the "
                    "ranks or the name of the test do not belong to this table",
                    o->file->path, row->line, row->busbw / row->algbw, o->test_name,
                    (long long)o->n_ranks, want);

@@ -657,9 +657,9 @@ static void test_solos_of_profiles(void **state)
 #define HEAD "# size count type redop root time algbw busbw #wrong\n"
 
 /* A whole output with such words before each line. */
-#define LOGGED(before)                                                                             \
-    before "# Rank 0 Pid 1 on a device 0\n" before                                                 \
-           "# Rank 1 Pid 2 on a device 1\n" before HEAD before "  " ROW
+#define LOGGED(before) LOGGED_RANKS(before) before HEAD before "  " ROW
+#define LOGGED_RANKS(before)                                                                       \
+    before "# Rank 0 Pid 1 on a device 0\n" before "# Rank 1 Pid 2 on a device 1\n"
 /* all_gather of two ranks */
 #define ROW "1000000 250000 float none -1 10 100.00 50.00 0\n"
 /* nccl-tests -J: one process with so many devices, 1 MB in 100 us */
@@ -725,22 +725,55 @@ static const struct {
      "lacks rank 2 and goes up to 7"},
     {"all_gather.txt", "# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 0\n" HEAD ROW,
      "two ranks are on device 0 of a"},
+    /* lists of ranks that are cut at their end */
+    {"all_gather.txt", RANKS "...\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
+    {"all_gather.txt", RANKS "# [...]\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
+    {"sendrecv.txt",
+     LOGGED_RANKS("n: ") "n: # \xE2\x80\xA6\nn: " HEAD
+                         "n: 1000000 250000 float none -1 10 100.00 100.00 0\n",
+     ":3: the list of ranks was shortened with dots"},
+    {"all_gather.txt", RANKS HEAD "1000000 250000 float none -1 10 100.00 50.02 0\n",
+     "busbw is 0.5002 times algbw"},
+    {"r.json",
+     "{\"busBw\":101,\"algBw\":100.11,\"gpus\":2,\"inPlace\":0,\"name\":\"AllReduce\","
+     "\"size\":1000000,\"time\":9.989}\n",
+     "busbw is 1.0089 times algbw"},
     {"all_reduce.txt", RANKS HEAD ROW,
-     "busbw is 0.500 times algbw; for the collective of its name"},
+     "busbw is 0.5000 times algbw; for the collective of its name"},
     {"a.txt", "./all_gather_perf\n" RANKS "# Rank 2 Pid 3 on a device 2\n" HEAD ROW,
-     "for all_gather of 3 ranks it would be 0.667"},
+     "for all_gather of 3 ranks it would be 0.6667"},
     {"all_gather.txt", RANKS HEAD "1000000 250000 float none -1 10 50.00 25.00 0\n",
      "are 100.00 GB/s, and algbw says 50.00"},
     {"a.txt", "./reduce_scatter_perf\n" RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW,
      ":12: which collective was measured is not said"},
+    /* names of programs that did not run, or not alone */
+    {"a.txt", "all_gather_perf  all_reduce_perf  alltoall_perf\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "build/gather_perf\nbuild/alltoall_perf\nbuild/sendrecv_perf\n" RANKS HEAD ROW,
+     ":8: which collective was measured is not said"},
+    {"a.txt", "$ cat /x/all_gather_perf.sh\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "make: built all_reduce_perf\n" RANKS HEAD ROW, "busbw is 0.5000 times algbw"},
+    /* a table of its own, however little is before it */
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW HEAD ROW,
+     ":8: which collective was measured is not said"},
+    {"all_gather.txt", RANKS HEAD ROW HEAD ROW, ":7: 0 ranks before this row"},
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW LOGGED(""),
+     ":10: which collective was measured is not said"},
+    {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW "./all_gather_perf\n" HEAD ROW,
+     ":9: 0 ranks before this row"},
+    {"a.txt",
+     "./all_gather_perf\n" RANKS HEAD ROW "./all_gather_perf\n# nThread: 1\n"
+     "# Rank 2 Pid 3 on a device 2\n" LOGGED(""),
+     "for all_gather of 3 ranks it would be 0.6667"},
     {"all_gather.txt", RANKS HEAD "1000000\n", "a row as the heading has it"},
-    {"all_gather.json", REPORT("2", "5.0"), "busbw is 0.500 times algbw; for all_reduce of 2"},
+    {"all_gather.json", REPORT("2", "5.0"), "busbw is 0.5000 times algbw; for all_reduce of 2"},
     {"all_gather.json", REPORT("0", "10.0"), "\"ngpus\" of a process"},
     {"r.json",
      "{\"busBw\":5,\"algBw\":10,\"gpus\":2,\"inPlace\":0,\"name\":\"AllReduce\","
      "\"size\":1000000,\"time\":100}\n",
-     "r.json:1: busbw is 0.500 times algbw; for AllReduce of 2 ranks"},
-    {"r.json", "[" RECORD("1", "0", "9") "]", "r.json:1: busbw is 0.900 times algbw"},
+     "r.json:1: busbw is 0.5000 times algbw; for AllReduce of 2 ranks"},
+    {"r.json", "[" RECORD("1", "0", "9") "]", "r.json:1: busbw is 0.9000 times algbw"},
     {"r.json", "[" RECORD("3", "0", "17.5") "]", "that they fill evenly"},
     {"r.csv", MPI_CSV "0,AllReduce,8,8,1,1000000,float,sum,0,100.0,10.0,17.5,0\n",
      "r.csv:2: as many cells"},
@@ -788,6 +821,13 @@ static void test_forms_of_a_table(void **state)
         "./broadcast_perf\n# nThread 1\n" RANKS HEAD ROW
         "./all_gather_perf\n# nThread 1\n" RANKS HEAD ROW,
         RANKS HEAD ROW "# nThread 1\n" RANKS HEAD ROW, /* given twice */
+        "# Collective test starting: gather_perf\n# nThread 1\n" RANKS HEAD ROW
+        "# Collective test concluded: gather_perf\n# Collective test starting: all_gather_perf\n"
+        "# nThread 1\n" RANKS HEAD ROW,
+        "$ cd /x/all_reduce_perf_logs && ./gather_perf -b 1M\n" RANKS HEAD ROW
+        "./all_gather_perf\n" RANKS HEAD ROW,
+        "+ '/x/gather_perf_logs/all_gather_perf' -b 8 > all_gather_perf.log\n" RANKS HEAD ROW,
+        "built ./gather_perf.\n\n[1,0]<stdout>:$./all_gather_perf; true\n" RANKS HEAD ROW,
         /* words of loggers and launchers that no list has */
         LOGGED("\x1b[36m(pid=3)\x1b[0m "),
         LOGGED("Fri Jul 10 10:00:00 2026[1,0]<stdout>:"),
@@ -800,6 +840,8 @@ static void test_forms_of_a_table(void **state)
         LOGGED("1720606000123   "), /* looks like a row's size */
         LOGGED("node1 "),
         "[0] 12 34 a line before any table\n" RANKS HEAD ROW,
+        "Waiting ...\n...\n" RANKS HEAD ROW "...\n",
+        RANKS HEAD "1000000 250000 float none -1 10 100 50.3 0\n", /* rounded to these digits */
         RANKS
         "| size (B) | count | type | redop | root | time (us) | algbw (GB/s) | busbw | #wrong |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
