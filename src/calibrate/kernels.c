@@ -73,7 +73,7 @@ static bool read_members(const char *text, int64_t ranks, rank_list *list)
     if (n < ranks && (!cut || !even || stride <= 0)) return false;
     for (; n < ranks; n++) list->at[n] = list->at[n - 1] + stride;
     list->n = n;
-    return !cut || ends_with(cut, list->at[n - 1]);
+    return n > 0 && (!cut || ends_with(cut, list->at[n - 1]));
 }
 
 static int by_value(const void *x, const void *y)
