@@ -231,16 +231,16 @@ static dh_status read_text(const measured_file *f)
 {
     const size_t before = dh_measured_count(f->m) + f->m->notes.n;
     DH_TRY(check_text(f));
-    if (is_json(f->text) && nccl_is_json(f->text))
+    if (nccl_is_csv(f->text))
+        DH_TRY(nccl_read_csv(f));
+    else if (strstr(f->text, NCCL_HEADING) && !strstr(f->text, "\"traceEvents\""))
+        DH_TRY(measured_read_nccl(f));
+    else if (nccl_is_json(f->text))
         DH_TRY(nccl_read_json(f));
     else if (is_json(f->text) && measured_is_profile(f->text))
         DH_TRY(measured_read_profile(f));
     else if (is_json(f->text))
         DH_TRY(measured_read_kineto(f));
-    else if (nccl_is_csv(f->text))
-        DH_TRY(nccl_read_csv(f));
-    else if (strstr(f->text, "algbw"))
-        DH_TRY(measured_read_nccl(f));
     else
         DH_TRY(measured_read_gemms(f));
     if (dh_measured_count(f->m) + f->m->notes.n > before) return DH_OK;

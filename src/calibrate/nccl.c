@@ -7,7 +7,8 @@
  *       33554432       8388608     float     sum      -1    230.9  145.35  254.36      0 ...
  *
  * The first time of a row is that out of place. Launchers put words in front of lines, and copies
- * lose the "#": a line is known by its words. All other lines are skipped. */
+ * lose the "#": a line is known by its words. All other lines are skipped. Lines in JSON and what
+ * pages do to characters are undone before (plain.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ typedef struct reader {
     bool is_over;         /* it has had rows: ranks or a heading begin the next */
     bool several;         /* the last name was one of several */
     int32_t name_line;    /* of the last name; 0: none */
+    int64_t n_processes;  /* that the next output's launcher was given; 0: not said */
     int32_t line;
     words heading; /* n 0: none yet */
     int n_before;  /* words of another's before the heading, and so before each row */
@@ -36,11 +38,12 @@ typedef struct reader {
 
 static void split(const char *line, size_t n_bytes, words *w)
 {
+    static const char between[] = " \t\r|,\"'`{}";
     w->n = 0;
     for (size_t i = 0; i < n_bytes && w->n < MAX_WORDS;) {
-        while (i < n_bytes && strchr(" \t\r|,", line[i])) i++;
+        while (i < n_bytes && strchr(between, line[i])) i++;
         const size_t from = i;
-        while (i < n_bytes && !strchr(" \t\r|,", line[i])) i++;
+        while (i < n_bytes && !strchr(between, line[i])) i++;
         if (i > from)
             snprintf(w->at[w->n++], MAX_WORD, "%.*s", (int)DH_MIN(i - from, (size_t)MAX_WORD - 1),
                      line + from);
@@ -103,58 +106,21 @@ static size_t prefix_of(const char *at, size_t n)
 
 /* ---- which test ----------------------------------------------------------------------------- */
 
-static bool is_name_letter(char c)
-{
-    return is_letter(c) || is_digit(c) || c == '_';
-}
-
-/* The program of a path, "./build/all_reduce_perf": a word that ends so. n_bytes of its name
- * without "_perf"; 0: another word. */
-static const char *program_of(const char *word, size_t n_word, size_t *n_bytes)
-{
-    enum { N_END = 5 };
-    const char *end = word + n_word, *from = end;
-    while (from > word && (is_name_letter(from[-1]) || from[-1] == '-')) from--;
-    const size_t n = (size_t)(end - from);
-    const bool whole = from == word || from[-1] == '/';
-    *n_bytes = whole && n > N_END && strncmp(end - N_END, "_perf", N_END) == 0 ? n - N_END : 0;
-    return from;
-}
-
-typedef struct line_names {
-    char test[MAX_WORD];
-    bool one, several; /* it has a name; it has different ones */
-} line_names;
-
-static void find_names(const char *line, line_names *names)
-{
-    static const char between[] = " \t\r|,;:&<>()[]{}\"'`=*#";
-    *names = (line_names){0};
-    for (const char *at = line + strspn(line, between); *at; at += strspn(at, between)) {
-        const size_t n_word = strcspn(at, between);
-        size_t n = n_word;
-        while (n > 0 && strchr(".!?", at[n - 1])) n--; /* of a sentence */
-        const char *name = program_of(at, n, &n);
-        at += n_word;
-        if (n == 0) continue;
-        n = DH_MIN(n, (size_t)MAX_WORD - 1);
-        names->several |=
-            names->one && (strncmp(names->test, name, n) != 0 || names->test[n] != '\0');
-        names->one = true;
-        snprintf(names->test, sizeof names->test, "%.*s", (int)n, name);
-    }
-}
-
 /* Of an output that follows. None is known after several different ones, in a line or in lines
- * below each other, as a listing of a folder has them. */
+ * below each other, as a listing of a folder has them; nor after words on another test than the
+ * last one that ran. */
 static void read_name(reader *r, const char *line)
 {
-    line_names names;
-    find_names(line, &names);
+    nccl_names names;
+    nccl_find_names(line, &names);
     if (!names.one) return;
+    const bool same = strcmp(r->output.test_name, names.test) == 0;
+    if (!names.runs) {
+        r->named = r->named && (same || r->has_rows);
+        return;
+    }
     const bool ends = strstr(line, "test concluded") != NULL; /* newer ones say it there too */
-    const bool listed = r->name_line > 0 && r->line == r->name_line + 1 &&
-                        (r->several || strcmp(r->output.test_name, names.test) != 0);
+    const bool listed = r->name_line > 0 && r->line == r->name_line + 1 && (r->several || !same);
     r->several = names.several || listed;
     r->name_line = ends ? 0 : r->line;
     nccl_name(&r->output, names.test, strlen(names.test));
@@ -199,20 +165,36 @@ static void begin_output(reader *r)
     r->has_rows = r->is_over = false;
 }
 
+/* "nThread 1 nGpus 8 minBytes ...". */
+static void begin_run(reader *r, const words *w)
+{
+    int64_t threads, devices;
+    begin_output(r);
+    r->output.n_processes = r->n_processes;
+    r->n_processes = 0;
+    if (number_after(w, "nThread", &threads) && number_after(w, "nGpus", &devices) && threads > 0 &&
+        devices > 0 && __builtin_mul_overflow(threads, devices, &r->output.each))
+        r->output.each = 0;
+}
+
 /* "Rank 0 Group 0 Pid 1 on HOST device 0 ..."; older ones have no group. */
 static dh_status read_rank(reader *r, const words *w)
 {
     const measured_file *f = r->output.file;
-    nccl_rank rank = {.device = -1};
-    const int on = find_word(w, "on");
+    nccl_rank rank = {.device = -1, .id = ""};
+    const int on = find_word(w, "on"), device = find_word(w, "device");
     if (on < 0 || on + 1 >= w->n || !number_after(w, "Rank", &rank.number))
         return dh_fail(f->ctx, DH_EFORMAT, "%s:%d: \"# Rank N Pid P on HOST device D\" is wanted",
                        f->path, r->line);
     if (r->is_over) begin_output(r);
     if (!number_after(w, "device", &rank.device)) rank.device = rank.number;
     number_after(w, "Group", &rank.group);
+    number_after(w, "Pid", &rank.pid);
+    if (device >= 0 && device + 2 < w->n && *w->at[device + 2] == '[')
+        rank.id = dh_arena_strdup(f->m->arena, w->at[device + 2]);
     rank.host = dh_arena_strdup(f->m->arena, w->at[on + 1]);
-    return rank.host && dh_vec_push(&r->output.ranks, rank) ? DH_OK : measured_no_memory(f);
+    return rank.id && rank.host && dh_vec_push(&r->output.ranks, rank) ? DH_OK
+                                                                       : measured_no_memory(f);
 }
 
 /* Also of option -C, which times the host: its rows are refused. */
@@ -222,7 +204,7 @@ static bool is_heading(const words *w)
            (find_word(w, "time") > 0 || find_word(w, "cputime") > 0);
 }
 
-/* Without units, "time (us)", and what option -T adds. */
+/* Without units, "time (us)", what option -T adds, and a logger's "pod=a". */
 static dh_status begin_table(reader *r, const words *w)
 {
     const measured_file *f = r->output.file;
@@ -230,7 +212,8 @@ static dh_status begin_table(reader *r, const words *w)
     if (r->is_over) begin_output(r);
     r->heading.n = 0;
     for (int i = 0; i < (stamp > 0 ? stamp : w->n); i++)
-        if (*w->at[i] != '(') memcpy(r->heading.at[r->heading.n++], w->at[i], MAX_WORD);
+        if (*w->at[i] != '(' && !strchr(w->at[i], '='))
+            memcpy(r->heading.at[r->heading.n++], w->at[i], MAX_WORD);
     if (find_word(&r->heading, "time") > 0) return DH_OK;
     return dh_fail(f->ctx, DH_EFORMAT,
                    "%s:%d: \"cputime\" is the time that the host takes to start a collective: a "
@@ -331,8 +314,9 @@ static dh_status read_words(reader *r, words *w, bool is_comment)
     if (w->n == 0) return DH_OK;
     if (is_heading(w)) return begin_table(r, w);
     if (r->heading.n == 0 && r->output.ranks.n > 0 && is_dots(w->at[0])) r->output.cut = r->line;
+    if (number_after(w, "-np", &number)) r->n_processes = number;
     if (strcmp(w->at[0], "nThread") == 0)
-        begin_output(r);
+        begin_run(r, w);
     else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))
         return read_rank(r, w);
     else if (!is_comment && is_row(w) && (r->heading.n > 0 || is_whole_row(w)))
@@ -340,21 +324,13 @@ static dh_status read_words(reader *r, words *w, bool is_comment)
     return DH_OK;
 }
 
-/* Colours of a terminal: ESC [ ... m. Returns the bytes that are left. */
-static size_t without_colours(char *line, size_t n_bytes)
+static const char *without_prefixes(const char *line)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (line[i] == '\x1b' && i + 1 < n_bytes && line[i + 1] == '[') {
-            for (i += 2; i < n_bytes && !is_letter(line[i]);) i++;
-            continue;
-        }
-        line[n++] = line[i];
-    }
-    return n;
+    for (size_t skip; (skip = prefix_of(line, strlen(line))) > 0;) line += skip;
+    return line;
 }
 
-/* Without the prefixes that are known. */
+/* Without the prefixes that are known; not of a row. */
 static void strip_known(const char **line, size_t *n_bytes)
 {
     words w;
@@ -368,24 +344,29 @@ static void strip_known(const char **line, size_t *n_bytes)
     }
 }
 
+static bool is_known_comment(const words *w)
+{
+    return is_heading(w) ||
+           (w->n > 0 && (strcmp(w->at[0], "Rank") == 0 || strcmp(w->at[0], "nThread") == 0));
+}
+
 /* A comment after words of any logger: "2026-07-10 10:00:00 - INFO - #  Rank  0 ...". These words
  * are counted at the heading, and a row has as many. */
 static bool find_comment(reader *r, const char *text, const char **line, size_t *n_bytes)
 {
-    words before, w;
-    const char *at = memchr(*line, '#', *n_bytes);
-    if (!at) return false;
-    const size_t n = *n_bytes - (size_t)(at - *line);
-    const bool known = at == *line; /* after known prefixes alone, which rows lose too */
+    words before, w = {.n = 0};
+    const char *end = *line + *n_bytes, *at = memchr(*line, '#', *n_bytes);
+    const bool begins = at == *line;
+    for (; at; at = memchr(at + 1, '#', (size_t)(end - at) - 1)) {
+        split(at + 1, (size_t)(end - at) - 1, &w);
+        if (is_known_comment(&w)) break;
+    }
+    if (!at) return begins && r->n_before == 0;
+    const bool known = strspn(*line, "#") >= (size_t)(at - *line); /* prefixes that rows lose too */
     split(text, (size_t)(at - text), &before);
-    split(at + 1, n - 1, &w);
-    const bool heading = is_heading(&w);
-    if (heading) r->n_before = known ? 0 : before.n;
-    if (known) return true;
-    if (!heading && (w.n == 0 || (strcmp(w.at[0], "Rank") != 0 && strcmp(w.at[0], "nThread") != 0)))
-        return false;
+    if (is_heading(&w)) r->n_before = known ? 0 : before.n;
     *line = at;
-    *n_bytes = n;
+    *n_bytes = (size_t)(end - at);
     return true;
 }
 
@@ -402,9 +383,9 @@ static dh_status read_line(reader *r, const char *line, size_t n_bytes)
     words w;
     n_bytes = DH_MIN(n_bytes, sizeof text - 1);
     memcpy(text, line, n_bytes);
-    n_bytes = without_colours(text, n_bytes);
+    n_bytes = nccl_plain(text, n_bytes);
     text[n_bytes] = '\0';
-    read_name(r, text);
+    read_name(r, without_prefixes(text));
     line = text;
     strip_known(&line, &n_bytes);
     const bool is_comment = find_comment(r, text, &line, &n_bytes);
@@ -425,9 +406,11 @@ dh_status measured_read_nccl(const measured_file *file)
 {
     reader r = {.output = {.file = file, .test = NCCL_UNNAMED},
                 .path_test = test_of_path(file->path)};
-    dh_status st = DH_OK;
-    const char *end = file->text + file->n_bytes;
-    for (const char *at = file->text; st == DH_OK && at < end;) {
+    dh_str text = DH_STR_INIT;
+    dh_status st = nccl_unwrap(file, &text);
+    const char *at = text.len ? text.text : file->text;
+    const char *end = text.len ? text.text + text.len : file->text + file->n_bytes;
+    while (st == DH_OK && at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         const char *stop = newline ? newline : end;
         r.line++;
@@ -435,5 +418,6 @@ dh_status measured_read_nccl(const measured_file *file)
         at = stop + 1;
     }
     nccl_fini(&r.output);
+    dh_str_fini(&text);
     return st;
 }

@@ -5,15 +5,18 @@
  *   busbw / algbw  follows from collective and number of ranks (nccl-tests, doc/PERFORMANCE.md):
  *                  2 (n - 1) / n for all_reduce; (n - 1) / n for all_gather, reduce_scatter and
  *                  alltoall; 1 for sendrecv. Compared as exactly as both are printed
- *   ranks          0 to n - 1, once each, on devices of their own; no line "..." in their list */
+ *   ranks          0 to n - 1, once each, on devices of their own; no line "..." in their list;
+ *                  nThread * nGpus in each process, as many processes as "-np" said; groups of
+ *                  NCCL_TESTS_SPLIT of the same size */
 #ifndef DH_CALIBRATE_NCCL_H
 #define DH_CALIBRATE_NCCL_H
 
 #include "calibrate/measured.h"
 
 typedef struct nccl_rank {
-    int64_t number, group, device;
-    const char *host; /* in the arena; NULL: not said */
+    int64_t number, group, device, pid; /* pid 0: not said */
+    const char *host;                   /* in the arena; NULL: not said */
+    const char *id;                     /* "[0000:1b:00]", in the arena; "": not said */
 } nccl_rank;
 
 enum {
@@ -26,6 +29,8 @@ typedef struct nccl_output {
     int test;           /* index of a known test, or one of the above */
     char test_name[64]; /* as the output says it */
     DH_VEC(nccl_rank) ranks;
+    int64_t each;             /* ranks of a process; 0: not said */
+    int64_t n_processes;      /* 0: not said */
     int32_t cut;              /* line with dots in the list of ranks; 0: none */
     int64_t n_ranks, n_nodes; /* the current group's; 0: not checked yet */
     const char *why_not;      /* rows are left out; NULL: they are not */
@@ -51,6 +56,23 @@ void nccl_begin(nccl_output *output);
  * errors    DH_EFORMAT with file, line and what does not agree */
 dh_status nccl_add(nccl_output *output, const nccl_row *row);
 void nccl_fini(nccl_output *output);
+
+/* The tests whose programs a line names, without "_perf". */
+typedef struct nccl_names {
+    char test[64];
+    bool one, several; /* it has a name; it has different ones */
+    bool runs;         /* the line is its command, or a heading of the test itself */
+} nccl_names;
+void nccl_find_names(const char *line, nccl_names *names);
+
+/* What every table's heading has, and no other kind of file. */
+#define NCCL_HEADING "algbw"
+/* Appends the text of a file whose lines are in JSON; nothing where they are not. The lines of a
+ * file with one object a line keep their numbers. */
+dh_status nccl_unwrap(const measured_file *file, dh_str *text);
+/* Removes colours and escapes from a line, and makes blanks of pages plain. Returns the bytes that
+ * are left. */
+size_t nccl_plain(char *line, size_t n_bytes);
 
 /* JSON of nccl-tests (-J) or of rccl-tests (-Z json); false: something else. */
 bool nccl_is_json(const char *text);

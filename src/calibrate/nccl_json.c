@@ -54,15 +54,18 @@ static dh_status add_process(nccl_output *o, const json_t *device, int64_t n_eac
 {
     const measured_file *f = o->file;
     const char *host = dh_arena_strdup(f->m->arena, text_of(device, "hostname"));
+    const char *id = dh_arena_strdup(f->m->arena, text_of(device, "device_hex"));
     const int64_t first = count_of(device, "rank", -1), at = count_of(device, "device", -1);
-    if (!host) return measured_no_memory(f);
+    if (!host || !id) return measured_no_memory(f);
     if (first < 0 || at < 0 || !*host)
         return wanted(f, 1, "each of \"devices\" has \"rank\", \"hostname\" and \"device\"");
     for (int64_t i = 0; i < n_each; i++) {
         const nccl_rank rank = {.number = first + i,
                                 .group = count_of(device, "group", 0),
                                 .device = at + i,
-                                .host = host};
+                                .pid = count_of(device, "pid", 0),
+                                .host = host,
+                                .id = id};
         if (!dh_vec_push(&o->ranks, rank)) return measured_no_memory(f);
     }
     return DH_OK;
@@ -157,7 +160,7 @@ static dh_status place_record(records *r, const json_t *object, int32_t line)
     r->nodes = nodes;
     for (int64_t i = 0; i < ranks; i++) {
         const int64_t each_node = nodes ? ranks / nodes : ranks;
-        nccl_rank rank = {.number = i, .device = i % each_node};
+        nccl_rank rank = {.number = i, .device = i % each_node, .id = ""};
         if (nodes) {
             rank.host = dh_arena_printf(o->file->m->arena, "node%lld", (long long)(i / each_node));
             if (!rank.host) return measured_no_memory(o->file);
@@ -326,7 +329,7 @@ dh_status nccl_read_json(const measured_file *f)
 {
     json_t *root = NULL;
     json_error_t error;
-    if (!strstr(f->text, "\"bus_bw\"") && f->text[strspn(f->text, " \t\r\n")] == '{')
+    if (!strstr(f->text, "\"bus_bw\"") && f->text[strspn(f->text, " \t\r\n")] != '[')
         return read_lines(f);
     DH_TRY(dh_json_read(f->ctx, f->text, f->n_bytes, 0, &error, &root));
     dh_status st = DH_OK;

@@ -40,6 +40,7 @@ void nccl_name(nccl_output *o, const char *name, size_t n_bytes)
 void nccl_begin(nccl_output *o)
 {
     o->ranks.n = 0;
+    o->each = o->n_processes = 0;
     o->cut = 0;
     o->n_ranks = o->n_nodes = 0;
     o->why_not = NULL;
@@ -63,7 +64,9 @@ static int by_place(const void *a, const void *b)
 {
     const nccl_rank *x = a, *y = b;
     const int host = strcmp(x->host, y->host);
-    return host ? host : (x->device > y->device) - (x->device < y->device);
+    if (host != 0) return host;
+    if (x->device != y->device) return x->device < y->device ? -1 : 1;
+    return strcmp(x->id, y->id);
 }
 
 static dh_status check_numbers(const nccl_output *o, int32_t line)
@@ -102,22 +105,76 @@ static dh_status check_numbers(const nccl_output *o, int32_t line)
     return DH_OK;
 }
 
+/* A list that was cut without dots. Of sendrecv no bandwidth tells how many ranks there were. */
+static dh_status check_processes(const nccl_output *o, int32_t line)
+{
+    const nccl_rank *r = o->ranks.at;
+    const int64_t n = (int64_t)o->ranks.n, each = o->each;
+    bool whole = each <= 0 || n % each == 0;
+    for (int64_t i = 1; each > 0 && i < n && whole; i++)
+        whole = i % each == 0 || r[i].pid == r[i - 1].pid;
+    if (!whole)
+        return dh_fail(
+            o->file->ctx, DH_EFORMAT,
+            "%s:%d: nThread and nGpus say %lld ranks of each process, and the %lld ranks "
+            "in the list are not so: the whole list is wanted",
+            o->file->path, line, (long long)each, (long long)n);
+    if (each <= 0 || o->n_processes <= 0 || n / each == o->n_processes) return DH_OK;
+    return dh_fail(o->file->ctx, DH_EFORMAT,
+                   "%s:%d: \"-np\" says %lld processes, and the list has the ranks of %lld: the "
+                   "whole list is wanted",
+                   o->file->path, line, (long long)o->n_processes, (long long)(n / each));
+}
+
+/* Whether each process numbers the devices that it sees from 0, as with CUDA_VISIBLE_DEVICES. A
+ * device of a node is then known by its number and its PCI id. Ranks are in order. */
+static bool number_their_own(const nccl_output *o)
+{
+    const nccl_rank *r = o->ranks.at;
+    for (size_t i = 0; i < o->ranks.n; i++) {
+        const bool follows =
+            i > 0 && r[i].pid > 0 && r[i].pid == r[i - 1].pid && r[i].device == r[i - 1].device + 1;
+        if (r[i].device != 0 && !follows) return false;
+    }
+    return true;
+}
+
+static dh_status same_device(const nccl_output *o, int32_t line, const nccl_rank *r)
+{
+    return dh_fail(o->file->ctx, DH_EFORMAT,
+                   "%s:%d: two ranks are on device %lld%s%s of %s: nodes with the same name, or "
+                   "ranks that share a device; host names that differ are wanted",
+                   o->file->path, line, (long long)r->device, *r->id ? " " : "", r->id, r->host);
+}
+
+static dh_status more_devices(const nccl_output *o, int32_t line, int64_t n, const char *host)
+{
+    return dh_fail(o->file->ctx, DH_EFORMAT,
+                   "%s:%d: %lld ranks or more are on %s, where each process numbers its own "
+                   "devices, and a node has %lld: nodes with the same name (or say --devices N)",
+                   o->file->path, line, (long long)n, host, (long long)o->file->m->node_devices);
+}
+
 /* Sorts by host and device. out: nodes of all ranks, and of those of group 0, which is timed while
  * the other groups run. */
 static dh_status count_nodes(nccl_output *o, int32_t line, int64_t *all_nodes)
 {
     nccl_rank *r = o->ranks.at;
     const char *last = NULL; /* host of the last rank of group 0 */
+    const bool own = number_their_own(o);
+    bool again = false; /* a number stands twice on this host */
+    int64_t n_here = 0;
     qsort(r, o->ranks.n, sizeof *r, by_place);
     *all_nodes = 0;
     for (size_t i = 0; i < o->ranks.n; i++) {
         const bool same = i > 0 && strcmp(r[i].host, r[i - 1].host) == 0;
-        if (same && r[i].device == r[i - 1].device)
-            return dh_fail(
-                o->file->ctx, DH_EFORMAT,
-                "%s:%d: two ranks are on device %lld of %s: nodes with the same name, or "
-                "ranks that share a device; host names that differ are wanted",
-                o->file->path, line, (long long)r[i].device, r[i].host);
+        const bool number = same && r[i].device == r[i - 1].device;
+        const bool told_apart = own && *r[i - 1].id && strcmp(r[i].id, r[i - 1].id) != 0;
+        if (number && !told_apart) return same_device(o, line, &r[i]);
+        again = same && (again || number);
+        n_here = same ? n_here + 1 : 1;
+        if (again && n_here > o->file->m->node_devices)
+            return more_devices(o, line, n_here, r[i].host);
         *all_nodes += !same;
         if (r[i].group != 0) continue;
         o->n_ranks++;
@@ -152,10 +209,13 @@ static const char *why_not(const nccl_output *o, int64_t all_nodes)
 /* Once an output. */
 static dh_status check_ranks(nccl_output *o, int32_t line)
 {
-    int64_t all_nodes;
+    int64_t all_nodes, n_groups = 1;
     if (o->n_ranks > 0) return DH_OK;
     if (o->ranks.n) qsort(o->ranks.at, o->ranks.n, sizeof *o->ranks.at, by_number);
     DH_TRY(check_numbers(o, line));
+    DH_TRY(check_processes(o, line));
+    for (size_t i = 0; i < o->ranks.n; i++)
+        n_groups = DH_MAX(n_groups, DH_MIN(o->ranks.at[i].group, (int64_t)o->ranks.n) + 1);
     if (o->ranks.at[0].host)
         DH_TRY(count_nodes(o, line, &all_nodes));
     else
@@ -163,6 +223,12 @@ static dh_status check_ranks(nccl_output *o, int32_t line)
     if (o->n_ranks < 2)
         return dh_fail(o->file->ctx, DH_EFORMAT, "%s:%d: group 0 has %lld rank; two are wanted",
                        o->file->path, line, (long long)o->n_ranks);
+    if (n_groups > (int64_t)o->ranks.n || o->n_ranks * n_groups != (int64_t)o->ranks.n)
+        return dh_fail(o->file->ctx, DH_EFORMAT,
+                       "%s:%d: group 0 has %lld of %zu ranks in groups 0 to %lld; groups of one "
+                       "size in a whole list are wanted",
+                       o->file->path, line, (long long)o->n_ranks, o->ranks.n,
+                       (long long)n_groups - 1);
     if (o->n_ranks % o->n_nodes != 0)
         return dh_fail(o->file->ctx, DH_EFORMAT,
                        "%s:%d: %lld ranks lie unevenly on %lld nodes; as many on each are wanted",

@@ -660,8 +660,17 @@ static void test_solos_of_profiles(void **state)
 #define LOGGED(before) LOGGED_RANKS(before) before HEAD before "  " ROW
 #define LOGGED_RANKS(before)                                                                       \
     before "# Rank 0 Pid 1 on a device 0\n" before "# Rank 1 Pid 2 on a device 1\n"
+/* The same with such ends, which are of JSON. */
+#define IN_JSON(before, after)                                                                     \
+    before "# Rank 0 Pid 1 on a device 0" after before "# Rank 1 Pid 2 on a device 1" after before \
+           "# size count type redop root time algbw busbw #wrong" after before                     \
+           "  1000000 250000 float none -1 10 100.00 50.00 0" after
 /* all_gather of two ranks */
 #define ROW "1000000 250000 float none -1 10 100.00 50.00 0\n"
+#define SENT "1000000 250000 float none -1 10 100.00 100.00 0\n"
+/* Each process sees one device. */
+#define OWN_ROW(rank, id) "# Rank " rank " Pid 1" rank " on a device 0 " id " NVIDIA H100\n"
+#define OWN(first, second) OWN_ROW("0", first) OWN_ROW("1", second)
 /* nccl-tests -J: one process with so many devices, 1 MB in 100 us */
 #define REPORT(n_devices, busbw)                                                                   \
     "{\"args\":[\"./all_reduce_perf\"],\"config\":{\"nthreads\":1,\"ngpus\":" n_devices            \
@@ -725,7 +734,30 @@ static const struct {
      "lacks rank 2 and goes up to 7"},
     {"all_gather.txt", "# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 0\n" HEAD ROW,
      "two ranks are on device 0 of a"},
-    /* lists of ranks that are cut at their end */
+    /* processes that number their own devices: on one device, on hosts with one name */
+    {"all_gather.txt", OWN("[0x1b]", "[0x1b]") HEAD ROW, "two ranks are on device 0 [0x1b] of a"},
+    {"all_gather.txt", OWN("[0x1b]", "") HEAD ROW, "two ranks are on device 0 [0x1b] of a"},
+    {"all_gather.txt",
+     OWN("[0000:1b:00]", "[0000:2c:00]") "# Rank 2 Pid 3 on a device 1 [0000:1b:00]\n" HEAD ROW,
+     "two ranks are on device 0 [0000:2c:00] of a"},
+    {"all_gather.txt",
+     OWN("[1]", "[2]") OWN_ROW("2", "[3]") OWN_ROW("3", "[4]") OWN_ROW("4", "[5]")
+         OWN_ROW("5", "[6]") OWN_ROW("6", "[7]") OWN_ROW("7", "[8]") OWN_ROW("8", "[9]") HEAD ROW,
+     "9 ranks or more are on a, where each process numbers its own devices, and a node has 8"},
+    /* lists of ranks that are cut at their end, with dots and without */
+    {"sendrecv.txt",
+     "# nThread 1 nGpus 4\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 1 on a device 1\n" HEAD SENT,
+     "say 4 ranks of each process, and the 2 ranks"},
+    {"sendrecv.txt",
+     "# nThread 2 nGpus 1\n# Rank 0 Pid 1 on a device 0\n# Rank 1 Pid 2 on a device 1\n" HEAD SENT,
+     "say 2 ranks of each process, and the 2 ranks"},
+    {"sendrecv.txt",
+     "mpirun -np 4 ./sendrecv_perf -b 8\n# nThread 1 nGpus 1\n" LOGGED_RANKS("") HEAD SENT,
+     ":6: \"-np\" says 4 processes, and the list has the ranks of 2"},
+    {"sendrecv.txt",
+     "# Rank 0 Group 0 Pid 1 on a device 0\n# Rank 1 Group 1 Pid 2 on a device 1\n"
+     "# Rank 2 Group 0 Pid 3 on b device 0\n" HEAD SENT,
+     "group 0 has 2 of 3 ranks in groups 0 to 1"},
     {"all_gather.txt", RANKS "...\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
     {"all_gather.txt", RANKS "# [...]\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
     {"sendrecv.txt",
@@ -753,7 +785,19 @@ static const struct {
      ":8: which collective was measured is not said"},
     {"a.txt", "$ cat /x/all_gather_perf.sh\n" RANKS HEAD ROW,
      ":6: which collective was measured is not said"},
-    {"a.txt", "make: built all_reduce_perf\n" RANKS HEAD ROW, "busbw is 0.5000 times algbw"},
+    {"a.txt", "make: built all_reduce_perf\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "Linking /x/all_gather.o > /x/build/all_gather_perf\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "rm -f build/all_gather_perf\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    {"a.txt", "make: 'all_gather_perf' is up to date.\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
+    /* a command, and words on another test after it */
+    {"a.txt", "./all_gather_perf -b 8\nnext is alltoall_perf on node1\n" RANKS HEAD ROW,
+     ":7: which collective was measured is not said"},
+    {"a.txt", "./all_gather_perf -b 8; ./alltoall_perf -b 8\n" RANKS HEAD ROW,
+     ":6: which collective was measured is not said"},
     /* a table of its own, however little is before it */
     {"all_gather.txt", "./all_gather_perf\n" RANKS HEAD ROW HEAD ROW,
      ":8: which collective was measured is not said"},
@@ -840,6 +884,37 @@ static void test_forms_of_a_table(void **state)
         LOGGED("1720606000123   "), /* looks like a row's size */
         LOGGED("node1 "),
         "[0] 12 34 a line before any table\n" RANKS HEAD ROW,
+        /* lists and objects before a table; lines in JSON */
+        "[\"node1\", \"node2\"]\n" RANKS HEAD ROW,
+        "{\"np\": 2}\n(node1)\n[{}]\n" RANKS HEAD ROW,
+        IN_JSON("{\"log\":\"", "\\n\",\"stream\":\"stdout\",\"time\":\"2026-11-01\"}\n"),
+        "begin\n" IN_JSON(
+            "2026-11-01T12:00:00Z stdout F {\"pod\":{\"n\":[1,\"a\"]},\"at\":{\"msg\":\"",
+            "\"}}\n") "end {\n",
+        "[" IN_JSON("{\"line\":\"", "\"},") "{}]\n",
+        "{\"rc\":0,\"stdout\":\"" IN_JSON("", "\\n") "\"}\n",
+        "{\"values\":[" IN_JSON("[\"1720606000123456789\",\"", "\"],") "[]]}\n",
+        IN_JSON("{'at': 3, 'msg': '", "'}\n"), /* Python's */
+        IN_JSON("level=info msg=\"", "\" pod=a\n"),
+        /* what pages and terminals do to characters */
+        IN_JSON("\xEF\xBB\xBF", "\r\n"),
+        IN_JSON("\x1b[0K\x1b[36;1m\xC2\xA0&nbsp;", "\x1b[0m\xE2\x80\x83<br>\n"),
+        IN_JSON("&gt; `", "`\n"),
+        "\\# Collective test starting: all\\_gather\\_perf\n" RANKS HEAD ROW,
+        "\\# Rank\t0 Pid\xE3\x80\x80"
+        "1 on\xC2\xA0"
+        "a device 0 \\[0x1b\\]\n"
+        "&#35; Rank 1 Pid 2 on\xE2\x80\xAF"
+        "a device 1 \\[0x1c\\]\n" HEAD ROW,
+        IN_JSON("2026-11-01T12:00:00Z ##[debug] ", "\n"),
+        /* each process sees one device */
+        OWN("[0000:1b:00]", "[0000:2c:00]") HEAD ROW,
+        "mpirun -np 2 all_gather_perf\n# nThread 1 nGpus 1\n" RANKS HEAD ROW,
+        "# Collective test starting: all_gather_perf\n# nThread 1 nGpus 2 minBytes 8\n#\n"
+        "rccl-tests: Version develop:33cc4df\n# Using devices\n"
+        "#  Rank  0 Group  0 Pid   9632 on   GPU-6403 device  0 [0000:72:00] AMD Instinct MI355X\n"
+        "#  Rank  1 Group  0 Pid   9632 on   GPU-6403 device  1 [0000:0a:00] AMD Instinct MI355X\n"
+        "RCCL version : 2.22.3-develop:f5b15f2\nHIP version  : 7.0\n" HEAD ROW,
         "Waiting ...\n...\n" RANKS HEAD ROW "...\n",
         RANKS HEAD "1000000 250000 float none -1 10 100 50.3 0\n", /* rounded to these digits */
         RANKS
