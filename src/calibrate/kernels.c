@@ -283,6 +283,31 @@ static bool is_unmasked(const names_row *row, const json_t *args)
     return row->mask > 0 && mask && (strcmp(mask, "False") == 0 || strcmp(mask, "0") == 0);
 }
 
+bool kernels_can_run(dh_kernel_kind kind, const char *kernel)
+{
+#define KIND(id) (1U << DH_KERNEL_##id)
+    static const struct {
+        const char *part;
+        unsigned kinds;
+    } families[] = {{"flash_", KIND(ATTN) | KIND(ATTN_GRAD)},
+                    {"fmha", KIND(ATTN) | KIND(ATTN_GRAD)},
+                    {"softmax", KIND(SOFTMAX) | KIND(SOFTMAX_GRAD)},
+                    {"SoftMax", KIND(SOFTMAX) | KIND(SOFTMAX_GRAD)},
+                    {"layer_norm", KIND(NORM)},
+                    {"LayerNorm", KIND(NORM)},
+                    {"rms_norm", KIND(NORM)},
+                    {"RMSNorm", KIND(NORM)},
+                    {"gemm", KIND(GEMM)},
+                    {"gemv", KIND(GEMM)},
+                    {"nvjet", KIND(GEMM)},
+                    {"Cijk_", KIND(GEMM)},
+                    {"elementwise", ~(KIND(GEMM) | KIND(NORM))}};
+#undef KIND
+    for (size_t i = 0; i < DH_COUNTOF(families); i++)
+        if (strstr(kernel, families[i].part)) return (families[i].kinds >> kind & 1U) != 0;
+    return true;
+}
+
 /* "tid" is a number, or a text such as "autograd 7". */
 uint64_t kernels_thread_of(const json_t *event)
 {

@@ -33,6 +33,7 @@ typedef struct kernels {
     DH_VEC(kernel_op) ops;
     DH_VEC(kernel_start) starts; /* by correlation, once all are there */
     DH_VEC(uint32_t) in_time;    /* ops, by thread and when they begin */
+    DH_VEC(int64_t) ids;         /* of all operators of the host, in order once all are there */
     int64_t n_unsized;           /* GEMM operators without their sizes */
     int64_t n_unnamed;           /* collectives without name, size or group */
     int64_t n_unjoined;          /* kernels whose operator cannot be told */
@@ -43,6 +44,8 @@ typedef struct kernels {
 bool kernels_add_call(kernels *k, const json_t *args, const char *name, double ns,
                       int64_t node_devices);
 bool kernels_add_op(kernels *k, const json_t *event, const char *name);
+/* Whether an operator of this kind can have run a kernel, as far as the kernel's name tells. */
+bool kernels_can_run(dh_kernel_kind kind, const char *kernel);
 /* The thread of the host that an event names. */
 uint64_t kernels_thread_of(const json_t *event);
 

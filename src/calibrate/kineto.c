@@ -6,7 +6,11 @@
  *
  * A kernel names its operator by "External id". In traces of PyTorch 2.1 and older, and of some
  * later builds, that is the kernel's "correlation" instead. Then the call of the runtime with the
- * same correlation tells: it was made while the operator ran, on the same thread. */
+ * same correlation tells: it was made while the operator ran, on the same thread.
+ *
+ * A trace without any such call leaves the ids alone. They are believed unless a kernel speaks
+ * against them; then all are left out. Our own traces are such: their operators begin with their
+ * kernels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +60,12 @@ static bool add_start(kernels *k, const json_t *event, const json_t *args)
     return dh_vec_push(&k->starts, start);
 }
 
+static bool add_id(kernels *k, const json_t *args)
+{
+    const json_t *id = json_object_get(args, "External id");
+    return !json_is_integer(id) || dh_vec_push(&k->ids, json_integer_value(id));
+}
+
 /* Collectives, and operators with sizes: kernels may stand before the operators that start them.
  */
 static dh_status collect(const measured_file *f, const json_t *events, kernels *k)
@@ -69,7 +79,7 @@ static dh_status collect(const measured_file *f, const json_t *events, kernels *
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
         bool ok = true;
         if (is_operator(event))
-            ok = kernels_add_op(k, event, name);
+            ok = kernels_add_op(k, event, name) && add_id(k, args);
         else if (is_runtime(event))
             ok = add_start(k, event, args);
         else if (is_kernel(event) && is_nccl(name) && measured_is_time(ns))
@@ -91,6 +101,19 @@ static kernel_op *op_of_id(kernels *k, int64_t id)
     kernel_op *op = bsearch(&key, k->ops.at, k->ops.n, sizeof key, by_id);
     while (op && op > k->ops.at && op[-1].id == id) op--; /* the first of several */
     return op;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const int64_t *a = x, *b = y;
+    return (*a > *b) - (*a < *b);
+}
+
+static bool is_shared(const kernels *k, int64_t id)
+{
+    const int64_t *end = k->ids.at + k->ids.n;
+    const int64_t *at = bsearch(&id, k->ids.at, k->ids.n, sizeof id, by_value);
+    return at && ((at > k->ids.at && at[-1] == id) || (at + 1 < end && at[1] == id));
 }
 
 static int by_correlation(const void *x, const void *y)
@@ -141,7 +164,6 @@ static kernel_op *op_of_kernel(kernels *k, const json_t *args)
     while (start && start > k->starts.at && start[-1].correlation == key.correlation) start--;
     const bool same = json_is_integer(id) && json_is_integer(correlation) &&
                       json_integer_value(id) == key.correlation;
-    /* A trace without any such call is of a profiler that numbers operators and kernels alike. */
     if (json_is_integer(id) && (!same || k->starts.n == 0))
         return op_of_id(k, json_integer_value(id));
     k->n_unjoined += same && !start;
@@ -151,6 +173,7 @@ static kernel_op *op_of_kernel(kernels *k, const json_t *args)
 static bool sort_ops(kernels *k)
 {
     qsort(k->ops.at, k->ops.n, sizeof *k->ops.at, by_id);
+    if (k->ids.n) qsort(k->ids.at, k->ids.n, sizeof *k->ids.at, by_value);
     if (k->starts.n) qsort(k->starts.at, k->starts.n, sizeof *k->starts.at, by_correlation);
     for (size_t i = 0; i < k->ops.n; i++)
         if (!dh_vec_push(&k->in_time, (uint32_t)i)) return false;
@@ -158,17 +181,72 @@ static bool sort_ops(kernels *k)
     return true;
 }
 
+/* Why a kernel's id is not that of the operator which started it; NULL: nothing tells. */
+static const char *doubt_of(kernels *k, const json_t *kernel)
+{
+    const json_t *args = json_object_get(kernel, "args");
+    const json_t *id = json_object_get(args, "External id");
+    const double begin_us = json_number_value(json_object_get(kernel, "ts"));
+    const kernel_op *op = json_is_integer(id) ? op_of_id(k, json_integer_value(id)) : NULL;
+    if (!op) return NULL;
+    if (is_shared(k, op->id)) return "several operators have it";
+    if (begin_us < op->begin_us) return "the operator that has it begins after the kernel";
+    if (begin_us > op->begin_us && json_equal(id, json_object_get(args, "correlation")))
+        return "it is also the kernel's correlation";
+    if (!kernels_can_run(op->is.kind, text_of(kernel, "name")))
+        return "the operator that has it runs no such kernel";
+    return NULL;
+}
+
+static bool is_timed_kernel(const json_t *event)
+{
+    return is_kernel(event) && !is_nccl(text_of(event, "name")) &&
+           measured_is_time(json_number_value(json_object_get(event, "dur")) * 1e3);
+}
+
+/* out       *believed: false where a kernel of a trace without calls of the runtime speaks against
+ *           its id */
+static dh_status check_ids(const measured_file *f, const json_t *events, kernels *k, bool *believed)
+{
+    size_t i;
+    int64_t n = 0;
+    json_t *event;
+    const json_t *doubtful = NULL;
+    *believed = true;
+    if (k->starts.n > 0) return DH_OK;
+    json_array_foreach(events, i, event)
+    {
+        if (!is_timed_kernel(event)) continue;
+        n++;
+        if (!doubtful && doubt_of(k, event)) doubtful = event;
+    }
+    if (!doubtful) return DH_OK;
+    *believed = false;
+    return measured_note(
+        f,
+        "%lld kernels left out: no event of category cuda_runtime tells which operators started "
+        "them, and \"External id\" %lld of kernel %.80s does not: %s; profile with "
+        "ProfilerActivity.CPU and CUDA",
+        (long long)n,
+        (long long)json_integer_value(
+            json_object_get(json_object_get(doubtful, "args"), "External id")),
+        text_of(doubtful, "name"), doubt_of(k, doubtful));
+}
+
 static dh_status time_ops(const measured_file *f, const json_t *events, kernels *k)
 {
     size_t i;
     json_t *event;
     int64_t n = 0, n_joined = 0;
+    bool believed;
     if (k->ops.n == 0) return DH_OK;
     if (!sort_ops(k)) return measured_no_memory(f);
+    DH_TRY(check_ids(f, events, k, &believed));
+    if (!believed) return DH_OK;
     json_array_foreach(events, i, event)
     {
         const double ns = json_number_value(json_object_get(event, "dur")) * 1e3;
-        if (!is_kernel(event) || is_nccl(text_of(event, "name")) || !measured_is_time(ns)) continue;
+        if (!is_timed_kernel(event)) continue;
         kernel_op *op = op_of_kernel(k, json_object_get(event, "args"));
         n++;
         n_joined += op != NULL;
@@ -290,6 +368,7 @@ static dh_status read_events(const measured_file *f, const json_t *trace)
     dh_vec_fini(&k.ops);
     dh_vec_fini(&k.starts);
     dh_vec_fini(&k.in_time);
+    dh_vec_fini(&k.ids);
     return st;
 }
 

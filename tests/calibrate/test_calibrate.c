@@ -1119,6 +1119,60 @@ static void test_ids_of_kernels(void **state)
     dh_measured_fini(&m);
 }
 
+#define NAMED(name, id, at)                                                                        \
+    "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"" name "\",\"ts\":" at                            \
+    ",\"dur\":300,\"args\":{\"External id\":" id ",\"correlation\":99}}"
+#define OTHER_OP(id)                                                                               \
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::relu\",\"pid\":1,\"tid\":2,\"ts\":50,"      \
+    "\"dur\":5,\"args\":{\"External id\":" id "}},"
+
+/* Without calls of the runtime: kernels whose ids are not their operators' are left out, all of
+ * them, and the reason is said. */
+static void test_ids_alone(void **state)
+{
+    static const struct {
+        const char *text, *says; /* NULL: believed */
+    } traces[] = {
+        {"[" OP("1", "10", "4096") OP("2", "20", "1024")
+             NAMED("ampere_bf16_s16816gemm", "1", "15") "]",
+         NULL},
+        {"[" OP("1", "10", "4096") OTHER_OP("2")
+             NAMED("nvjet_hsh_128x256", "1", "90") "," NAMED("elementwise_kernel", "2", "95") "]",
+         NULL},
+        {"[" OP("1", "10", "4096") NAMED("Kernel2", "1", "10") "]", NULL},
+        {"[" OP("1", "10", "4096") NAMED("gemm", "1", "15") "," NAMED("gemm", "1", "9.9") "]",
+         "2 kernels left out: no event of category cuda_runtime"},
+        {"[" OP("1", "10", "4096") NAMED("gemm", "1", "9.9") "]", "begins after the kernel"},
+        {"[" OP("1", "10", "4096") OP("1", "20", "1024") NAMED("gemm", "1", "30") "]",
+         "several operators have it"},
+        {"[" OP("1", "10", "4096") OTHER_OP("1") NAMED("gemm", "1", "30") "]",
+         "several operators have it"},
+        {"[" OP("99", "10", "4096") NAMED("gemm", "99", "30") "]",
+         "\"External id\" 99 of kernel gemm does not: it is also the kernel's correlation"},
+        {"[" OP("1", "10", "4096") NAMED("vectorized_elementwise_kernel<4>", "1", "30") "]",
+         "runs no such kernel"},
+        {"[" OP("1", "10", "4096") NAMED("pytorch_flash::flash_fwd_kernel", "1", "30") "]",
+         "runs no such kernel"},
+        {"[" OP("1", "10", "4096") NAMED("softmax_warp_forward", "1", "30") "]",
+         "runs no such kernel"}};
+    char dir[200];
+    test_tmpdir(dir, sizeof dir);
+    for (size_t i = 0; i < DH_COUNTOF(traces); i++) {
+        dh_ctx ctx = DH_CTX_INIT;
+        dh_measured m;
+        const bool believed = traces[i].says == NULL;
+        assert_ok(&ctx, dh_measured_init(&ctx, 8, &m));
+        assert_ok(&ctx, dh_measured_read(&ctx, put(dir, "t.json", traces[i].text), &m));
+        assert_int_equal(m.rows.n, believed);
+        assert_int_equal(m.notes.n, !believed);
+        if (believed)
+            assert_true(m.rows.at[0].gemm.rows == 4096 && m.rows.at[0].ns == 3e5);
+        else
+            assert_non_null(strstr(m.notes.at[0], traces[i].says));
+        dh_measured_fini(&m);
+    }
+}
+
 #define CALL(members) GROUP("_allgather_base", "64", members)
 #define GROUP(collective, ranks, members)                                                          \
     "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllGather\",\"dur\":500,\"args\":" \
@@ -1440,6 +1494,7 @@ int main(void)
                                        cmocka_unit_test(test_found_files),
                                        cmocka_unit_test(test_worse_fits_are_not_taken),
                                        cmocka_unit_test(test_ids_of_kernels),
+                                       cmocka_unit_test(test_ids_alone),
                                        cmocka_unit_test(test_short_lists_of_ranks),
                                        cmocka_unit_test(test_faster_than_the_device),
                                        cmocka_unit_test(test_products_that_others_limit),
