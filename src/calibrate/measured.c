@@ -207,6 +207,9 @@ bool measured_dtype(const char *name, dh_dtype *dtype)
 
 static dh_status check_text(const measured_file *f)
 {
+    if (strncmp(f->text, "\xFF\xFE", 2) == 0 || strncmp(f->text, "\xFE\xFF", 2) == 0)
+        return dh_fail(f->ctx, DH_EFORMAT,
+                       "%s: a text in UTF-16, as PowerShell writes it; UTF-8 is wanted", f->path);
     if (memchr(f->text, '\0', f->n_bytes))
         return dh_fail(f->ctx, DH_EFORMAT,
                        "%s: not a text; output of nccl-tests, a CSV of GEMMs, a Kineto trace or a "

@@ -106,9 +106,9 @@ static size_t prefix_of(const char *at, size_t n)
 
 /* ---- which test ----------------------------------------------------------------------------- */
 
-/* Of an output that follows. None is known after several different ones, in a line or in lines
- * below each other, as a listing of a folder has them; nor after words on another test than the
- * last one that ran. */
+/* The test of the output that follows. It is not known
+ *   - after several tests, in a line or in lines below each other as in a listing of a folder,
+ *   - after words on another test than the last one that ran. */
 static void read_name(reader *r, const char *line)
 {
     nccl_names names;

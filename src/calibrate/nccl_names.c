@@ -84,6 +84,7 @@ static void add_name(nccl_names *names, const char *name, size_t n, bool runs)
 void nccl_find_names(const char *line, nccl_names *names)
 {
     bool begins = true, led = false; /* a command; a launcher before */
+    bool made = false;               /* "-o": a compiler writes what follows */
     *names = (nccl_names){.one = false};
     for (const char *at = line; *at;) {
         at += strspn(at, blanks);
@@ -95,19 +96,21 @@ void nccl_find_names(const char *line, nccl_names *names)
         }
         if (strchr(ends, *at)) {
             begins = true;
-            led = false;
+            led = led && !strchr(";&|", *at);
             at++;
             continue;
         }
         const size_t n_word = strcspn(at, " \t\r\"',;&|(){}`$<>");
         const char *after = at + n_word;
         size_t n = n_word;
-        while (n > 0 && strchr(".!?", at[n - 1])) n--; /* of a sentence */
+        while (n > 0 && strchr(".!?*", at[n - 1])) n--; /* of a sentence, or bold */
         const char *name = program_of(at, n, &n);
-        if (n > 0)
-            add_name(names, name, n, has_option(after) || ((begins || led) && is_end(after)));
+        const bool runs = has_option(after) || ((begins || led) && is_end(after));
+        if (n > 0 && !made) add_name(names, name, n, runs);
         led |= begins && is_launcher(at, n_word);
-        begins = begins && (is_sign(at, n_word) || memchr(at, '=', n_word) != NULL);
+        made = n_word == 2 && strncmp(at, "-o", 2) == 0;
+        begins = (n_word == 2 && strncmp(at, "--", 2) == 0) ||
+                 (begins && (is_sign(at, n_word) || memchr(at, '=', n_word) != NULL));
         at = after;
     }
     if (strstr(line, "Collective test")) names->runs = names->one;

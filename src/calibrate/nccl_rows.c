@@ -206,16 +206,37 @@ static const char *why_not(const nccl_output *o, int64_t all_nodes)
     return NULL;
 }
 
+static int by_group(const void *a, const void *b)
+{
+    const nccl_rank *x = a, *y = b;
+    return (x->group > y->group) - (x->group < y->group);
+}
+
+/* Sorts by group. Unequal groups are those of a list that was cut. */
+static dh_status check_groups(nccl_output *o, int32_t line)
+{
+    const nccl_rank *r = o->ranks.at;
+    qsort(o->ranks.at, o->ranks.n, sizeof *r, by_group);
+    for (size_t i = 0, end; i < o->ranks.n; i = end) {
+        for (end = i + 1; end < o->ranks.n && r[end].group == r[i].group;) end++;
+        if ((int64_t)(end - i) != o->n_ranks)
+            return dh_fail(o->file->ctx, DH_EFORMAT,
+                           "%s:%d: group 0 has %lld ranks and group %lld has %zu; groups of one "
+                           "size in a whole list are wanted",
+                           o->file->path, line, (long long)o->n_ranks, (long long)r[i].group,
+                           end - i);
+    }
+    return DH_OK;
+}
+
 /* Once an output. */
 static dh_status check_ranks(nccl_output *o, int32_t line)
 {
-    int64_t all_nodes, n_groups = 1;
+    int64_t all_nodes;
     if (o->n_ranks > 0) return DH_OK;
     if (o->ranks.n) qsort(o->ranks.at, o->ranks.n, sizeof *o->ranks.at, by_number);
     DH_TRY(check_numbers(o, line));
     DH_TRY(check_processes(o, line));
-    for (size_t i = 0; i < o->ranks.n; i++)
-        n_groups = DH_MAX(n_groups, DH_MIN(o->ranks.at[i].group, (int64_t)o->ranks.n) + 1);
     if (o->ranks.at[0].host)
         DH_TRY(count_nodes(o, line, &all_nodes));
     else
@@ -223,12 +244,7 @@ static dh_status check_ranks(nccl_output *o, int32_t line)
     if (o->n_ranks < 2)
         return dh_fail(o->file->ctx, DH_EFORMAT, "%s:%d: group 0 has %lld rank; two are wanted",
                        o->file->path, line, (long long)o->n_ranks);
-    if (n_groups > (int64_t)o->ranks.n || o->n_ranks * n_groups != (int64_t)o->ranks.n)
-        return dh_fail(o->file->ctx, DH_EFORMAT,
-                       "%s:%d: group 0 has %lld of %zu ranks in groups 0 to %lld; groups of one "
-                       "size in a whole list are wanted",
-                       o->file->path, line, (long long)o->n_ranks, o->ranks.n,
-                       (long long)n_groups - 1);
+    DH_TRY(check_groups(o, line));
     if (o->n_ranks % o->n_nodes != 0)
         return dh_fail(o->file->ctx, DH_EFORMAT,
                        "%s:%d: %lld ranks lie unevenly on %lld nodes; as many on each are wanted",

@@ -118,8 +118,11 @@ static const struct {
              {"<br/>", ' '},         {"<br />", ' '},       {"\\n", ' '},
              {"\\r", ' '},           {"\\t", ' '}};
 
-/* Bytes of a colour, "ESC [ 3 6 m"; of U+2000 to U+200F, which are blanks or have no width; of one
- * of `marks`; of Markdown's backslash before a sign. 0: as it is written. */
+/* Bytes that are not what they mean; 0: the one is as it is written. These are
+ *   ESC [ 3 6 m          a colour
+ *   U+2000 to U+200F     blanks, and characters of no width
+ *   those of `marks`
+ *   a backslash before a sign, which is Markdown's */
 static size_t mark_at(const char *at, size_t n, char *meant)
 {
     size_t i = 2;

@@ -726,6 +726,7 @@ static const struct {
     {"t.json", "{\"events\": []}", "no array traceEvents"},
     {"t.json", "{\"traceEvents\": []}", "no measurement in it"},
     {"t.json", "\x1F\x8B\x08", "of the gzip file"},
+    {"a.txt", "\xFF\xFE#", "UTF-8 is wanted"},
     /* what an output says twice */
     {"all_gather.txt", "# Rank 0 Pid 1 on a device 0\n# Rank 0 Pid 2 on b device 0\n" HEAD ROW,
      "built without MPI"},
@@ -757,7 +758,7 @@ static const struct {
     {"sendrecv.txt",
      "# Rank 0 Group 0 Pid 1 on a device 0\n# Rank 1 Group 1 Pid 2 on a device 1\n"
      "# Rank 2 Group 0 Pid 3 on b device 0\n" HEAD SENT,
-     "group 0 has 2 of 3 ranks in groups 0 to 1"},
+     "group 0 has 2 ranks and group 1 has 1"},
     {"all_gather.txt", RANKS "...\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
     {"all_gather.txt", RANKS "# [...]\n" HEAD ROW, ":4: the list of ranks was shortened with dots"},
     {"sendrecv.txt",
@@ -909,6 +910,9 @@ static void test_forms_of_a_table(void **state)
         IN_JSON("2026-11-01T12:00:00Z ##[debug] ", "\n"),
         /* each process sees one device */
         OWN("[0000:1b:00]", "[0000:2c:00]") HEAD ROW,
+        /* NCCL_TESTS_SPLIT="AND 0x8" */
+        "# Rank 0 Group 0 Pid 1 on a device 0\n# Rank 1 Group 8 Pid 2 on a device 2\n"
+        "# Rank 2 Group 0 Pid 3 on a device 1\n# Rank 3 Group 8 Pid 4 on a device 3\n" HEAD ROW,
         "mpirun -np 2 all_gather_perf\n# nThread 1 nGpus 1\n" RANKS HEAD ROW,
         "# Collective test starting: all_gather_perf\n# nThread 1 nGpus 2 minBytes 8\n#\n"
         "rccl-tests: Version develop:33cc4df\n# Using devices\n"
