@@ -113,6 +113,7 @@ static void read_name(reader *r, const char *line)
 {
     nccl_names names;
     nccl_find_names(line, &names);
+    if (names.n_processes > 0) r->n_processes = names.n_processes;
     if (!names.one) return;
     const bool same = strcmp(r->output.test_name, names.test) == 0;
     if (!names.runs) {
@@ -314,7 +315,6 @@ static dh_status read_words(reader *r, words *w, bool is_comment)
     if (w->n == 0) return DH_OK;
     if (is_heading(w)) return begin_table(r, w);
     if (r->heading.n == 0 && r->output.ranks.n > 0 && is_dots(w->at[0])) r->output.cut = r->line;
-    if (number_after(w, "-np", &number)) r->n_processes = number;
     if (strcmp(w->at[0], "nThread") == 0)
         begin_run(r, w);
     else if (strcmp(w->at[0], "Rank") == 0 && w->n > 1 && dh_parse_i64(w->at[1], &number))

@@ -6,7 +6,7 @@
  *                  2 (n - 1) / n for all_reduce; (n - 1) / n for all_gather, reduce_scatter and
  *                  alltoall; 1 for sendrecv. Compared as exactly as both are printed
  *   ranks          0 to n - 1, once each, on devices of their own; no line "..." in their list;
- *                  nThread * nGpus in each process, as many processes as "-np" said; groups of
+ *                  nThread * nGpus in each process, as many processes as were started; groups of
  *                  NCCL_TESTS_SPLIT of the same size */
 #ifndef DH_CALIBRATE_NCCL_H
 #define DH_CALIBRATE_NCCL_H
@@ -60,8 +60,9 @@ void nccl_fini(nccl_output *output);
 /* The tests whose programs a line names, without "_perf". */
 typedef struct nccl_names {
     char test[64];
-    bool one, several; /* it has a name; it has different ones */
-    bool runs;         /* the line is its command, or a heading of the test itself */
+    bool one, several;   /* it has a name; it has different ones */
+    bool runs;           /* the line is its command, or a heading of the test itself */
+    int64_t n_processes; /* that a launcher starts; 0: not said */
 } nccl_names;
 void nccl_find_names(const char *line, nccl_names *names);
 

@@ -5,6 +5,7 @@
  *   make: built all_reduce_perf                    a word alone
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "calibrate/nccl.h"
@@ -81,10 +82,21 @@ static void add_name(nccl_names *names, const char *name, size_t n, bool runs)
     snprintf(names->test, sizeof names->test, "%.*s", (int)n, name);
 }
 
+/* Whether the word after it is a launcher's number of processes. "-n" of a test is another. */
+static bool counts_processes(const char *word, size_t n, bool led)
+{
+    static const char *const names[] = {"-np", "--np", "--ntasks", "-n"};
+    for (size_t i = 0; i < DH_COUNTOF(names); i++)
+        if (strlen(names[i]) == n && strncmp(names[i], word, n) == 0)
+            return led || strcmp(names[i], "-np") == 0;
+    return false;
+}
+
 void nccl_find_names(const char *line, nccl_names *names)
 {
     bool begins = true, led = false; /* a command; a launcher before */
     bool made = false;               /* "-o": a compiler writes what follows */
+    bool counted = false;            /* the number of processes follows */
     *names = (nccl_names){.one = false};
     for (const char *at = line; *at;) {
         at += strspn(at, blanks);
@@ -108,6 +120,9 @@ void nccl_find_names(const char *line, nccl_names *names)
         const bool runs = has_option(after) || ((begins || led) && is_end(after));
         if (n > 0 && !made) add_name(names, name, n, runs);
         led |= begins && is_launcher(at, n_word);
+        if (counted) names->n_processes = strtoll(at, NULL, 10);
+        if (led && strncmp(at, "--ntasks=", 9) == 0) names->n_processes = strtoll(at + 9, NULL, 10);
+        counted = !names->one && counts_processes(at, n_word, led);
         made = n_word == 2 && strncmp(at, "-o", 2) == 0;
         begins = (n_word == 2 && strncmp(at, "--", 2) == 0) ||
                  (begins && (is_sign(at, n_word) || memchr(at, '=', n_word) != NULL));

@@ -121,8 +121,8 @@ static dh_status check_processes(const nccl_output *o, int32_t line)
             o->file->path, line, (long long)each, (long long)n);
     if (each <= 0 || o->n_processes <= 0 || n / each == o->n_processes) return DH_OK;
     return dh_fail(o->file->ctx, DH_EFORMAT,
-                   "%s:%d: \"-np\" says %lld processes, and the list has the ranks of %lld: the "
-                   "whole list is wanted",
+                   "%s:%d: the launcher started %lld processes, and the list has the ranks of "
+                   "%lld: the whole list is wanted",
                    o->file->path, line, (long long)o->n_processes, (long long)(n / each));
 }
 

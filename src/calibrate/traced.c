@@ -295,7 +295,9 @@ static dh_status match(matching *m, const dh_stage_programs *stages)
         return dh_fail(m->ctx, DH_EMISSING,
                        "the traces have none of the job's operators: model, micro_batch, seq_len, "
                        "dtype and mesh of the job must be those of the traced run (%s)",
-                       m->traced->operators.n ? m->traced->operators.at[0] : "no operator");
+                       m->measured.notes.n      ? m->measured.notes.at[0]
+                       : m->traced->operators.n ? m->traced->operators.at[0]
+                                                : "no operator");
     return list_rest(m);
 }
 

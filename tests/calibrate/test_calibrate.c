@@ -754,7 +754,16 @@ static const struct {
      "say 2 ranks of each process, and the 2 ranks"},
     {"sendrecv.txt",
      "mpirun -np 4 ./sendrecv_perf -b 8\n# nThread 1 nGpus 1\n" LOGGED_RANKS("") HEAD SENT,
-     ":6: \"-np\" says 4 processes, and the list has the ranks of 2"},
+     ":6: the launcher started 4 processes, and the list has the ranks of 2"},
+    {"sendrecv.txt",
+     "srun -N 1 -n 4 ./sendrecv_perf -n 2\n# nThread 1 nGpus 1\n" LOGGED_RANKS("") HEAD SENT,
+     ":6: the launcher started 4 processes"},
+    {"sendrecv.txt",
+     "srun --ntasks=4 ./sendrecv_perf\n# nThread 1 nGpus 1\n" LOGGED_RANKS("") HEAD SENT,
+     ":6: the launcher started 4 processes"},
+    {"sendrecv.txt",
+     "mpirun \\\n  -np 4 \\\n  ./sendrecv_perf\n# nThread 1 nGpus 1\n" LOGGED_RANKS("") HEAD SENT,
+     ":8: the launcher started 4 processes"},
     {"sendrecv.txt",
      "# Rank 0 Group 0 Pid 1 on a device 0\n# Rank 1 Group 1 Pid 2 on a device 1\n"
      "# Rank 2 Group 0 Pid 3 on b device 0\n" HEAD SENT,
@@ -913,7 +922,7 @@ static void test_forms_of_a_table(void **state)
         /* NCCL_TESTS_SPLIT="AND 0x8" */
         "# Rank 0 Group 0 Pid 1 on a device 0\n# Rank 1 Group 8 Pid 2 on a device 2\n"
         "# Rank 2 Group 0 Pid 3 on a device 1\n# Rank 3 Group 8 Pid 4 on a device 3\n" HEAD ROW,
-        "mpirun -np 2 all_gather_perf\n# nThread 1 nGpus 1\n" RANKS HEAD ROW,
+        "mpirun -n 2 all_gather_perf -n 20\n# nThread 1 nGpus 1\n" RANKS HEAD ROW,
         "# Collective test starting: all_gather_perf\n# nThread 1 nGpus 2 minBytes 8\n#\n"
         "rccl-tests: Version develop:33cc4df\n# Using devices\n"
         "#  Rank  0 Group  0 Pid   9632 on   GPU-6403 device  0 [0000:72:00] AMD Instinct MI355X\n"

@@ -159,6 +159,15 @@ static void test_pytorch(void **state)
     assert_fails(&ctx, dh_profile_from_traces(&ctx, job, files, 1, &traced), DH_EMISSING,
                  "none of the job's operators");
     dh_traced_fini(&traced);
+    dh_ctx_reset(&ctx);
+    files[0] = put(dir, "shared.json",
+                   "{\"traceEvents\": [" OP("mm", 6, "[7,7],[7,7]", BF "," BF)
+                       OP("mm", 6, "[7,7],[7,7]", BF "," BF) KERNEL(6, 5) "{}]}",
+                   none);
+    assert_fails(&ctx, dh_profile_from_traces(&ctx, job, files, 1, &traced), DH_EMISSING,
+                 "several operators have it");
+    dh_traced_fini(&traced);
+    dh_ctx_reset(&ctx);
     files[0] = "no/such.json";
     assert_fails(&ctx, dh_profile_from_traces(&ctx, job, files, 1, &traced), DH_EIO, "no/such");
     dh_traced_fini(&traced);
