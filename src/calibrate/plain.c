@@ -109,34 +109,52 @@ dh_status nccl_unwrap(const measured_file *f, dh_str *text)
 static const struct {
     const char *written;
     char meant;
-} marks[] = {{"\xC2\xA0", ' '},      {"\xE1\x9A\x80", ' '}, {"\xE2\x80\xAF", ' '},
-             {"\xE2\x81\x9F", ' '},  {"\xE3\x80\x80", ' '}, {"\xE2\x81\xA0", '\0'},
-             {"\xEF\xBB\xBF", '\0'}, {"&nbsp;", ' '},       {"&#160;", ' '},
-             {"&lt;", '<'},          {"&gt;", '>'},         {"&amp;", '&'},
-             {"&quot;", '"'},        {"&#34;", '"'},        {"&#39;", '\''},
-             {"&#35;", '#'},         {"&#95;", '_'},        {"<br>", ' '},
-             {"<br/>", ' '},         {"<br />", ' '},       {"\\n", ' '},
-             {"\\r", ' '},           {"\\t", ' '}};
+} marks[] = {
+    {"\xC2\xA0", ' '},     {"\xE1\x9A\x80", ' '},  {"\xE2\x80\xAF", ' '},  {"\xE2\x81\x9F", ' '},
+    {"\xE3\x80\x80", ' '}, {"\xE2\x81\xA0", '\0'}, {"\xEF\xBB\xBF", '\0'}, {"&nbsp;", ' '},
+    {"&#160;", ' '},       {"&lt;", '<'},          {"&gt;", '>'},          {"&amp;", '&'},
+    {"&quot;", '"'},       {"&#34;", '"'},         {"&#39;", '\''},        {"&#35;", '#'},
+    {"&#95;", '_'},        {"\\n", ' '},           {"\\r", ' '},           {"\\t", ' '}};
 
-/* Bytes that are not what they mean; 0: the one is as it is written. These are
- *   ESC [ 3 6 m          a colour
- *   U+2000 to U+200F     blanks, and characters of no width
- *   those of `marks`
- *   a backslash before a sign, which is Markdown's */
-static size_t mark_at(const char *at, size_t n, char *meant)
+/* Bytes of a colour, "ESC [ 3 6 m", also as syslog and others write it; 0: none. */
+static size_t colour_at(const char *at, size_t n)
 {
-    size_t i = 2;
-    if (n > 1 && at[0] == '\x1b' && at[1] == '[') {
+    static const char *const begins[] = {"\x1b[", "^[[", "#033[", "\\033[", "\\x1b[", "\\u001b["};
+    for (size_t k = 0; k < DH_COUNTOF(begins); k++) {
+        size_t i = strlen(begins[k]);
+        if (i > n || strncmp(at, begins[k], i) != 0) continue;
         while (i < n && !(at[i] >= '@' && at[i] <= '~')) i++;
-        *meant = '\0';
         return DH_MIN(i + 1, n);
     }
+    return 0;
+}
+
+/* Bytes of a page's tag, "<td>"; mpirun's "<stdout>" is none. */
+static size_t tag_at(const char *at, size_t n)
+{
+    size_t i = 1 + (n > 1 && at[1] == '/');
+    if (*at != '<' || i >= n || !(at[i] >= 'a' && at[i] <= 'z') || strncmp(at, "<std", 4) == 0)
+        return 0;
+    while (i < n && at[i] != '>' && at[i] != '<') i++;
+    return i < n && at[i] == '>' ? i + 1 : 0;
+}
+
+/* Bytes that mean another character, or none; 0: the first is as it is written. They are a colour, a
+ * tag, one of U+2000 to U+200F (blanks, and characters of no width), one of `marks`, or a sign with
+ * Markdown's backslash. */
+static size_t mark_at(const char *at, size_t n, char *meant)
+{
+    size_t n_mark = colour_at(at, n);
+    *meant = '\0';
+    if (n_mark > 0) return n_mark;
+    *meant = ' ';
+    if ((n_mark = tag_at(at, n)) > 0) return n_mark;
     if (n > 2 && strncmp(at, "\xE2\x80", 2) == 0 && (unsigned char)at[2] < 0x90) {
         *meant = (unsigned char)at[2] < 0x8B ? ' ' : '\0';
         return 3;
     }
-    for (i = 0; i < DH_COUNTOF(marks); i++) {
-        const size_t n_mark = strlen(marks[i].written);
+    for (size_t i = 0; i < DH_COUNTOF(marks); i++) {
+        n_mark = strlen(marks[i].written);
         if (n_mark > n || strncmp(at, marks[i].written, n_mark) != 0) continue;
         *meant = marks[i].meant;
         return n_mark;
@@ -149,10 +167,8 @@ size_t nccl_plain(char *line, size_t n_bytes)
 {
     size_t n = 0;
     for (size_t i = 0, n_mark; i < n_bytes; i += n_mark) {
-        char meant = line[i];
-        n_mark = strchr("\x1b&<\\\xC2\xE1\xE2\xE3\xEF", meant)
-                     ? mark_at(line + i, n_bytes - i, &meant)
-                     : 0;
+        char meant;
+        n_mark = mark_at(line + i, n_bytes - i, &meant);
         if (n_mark == 0) {
             n_mark = 1;
             meant = line[i];

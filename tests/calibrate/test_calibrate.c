@@ -910,6 +910,8 @@ static void test_forms_of_a_table(void **state)
         IN_JSON("\xEF\xBB\xBF", "\r\n"),
         IN_JSON("\x1b[0K\x1b[36;1m\xC2\xA0&nbsp;", "\x1b[0m\xE2\x80\x83<br>\n"),
         IN_JSON("&gt; `", "`\n"),
+        IN_JSON("<tr><td class=\"x\">", "</td></tr>\n"),
+        IN_JSON("#033[36m", "#033[0m\n"),
         "\\# Collective test starting: all\\_gather\\_perf\n" RANKS HEAD ROW,
         "\\# Rank\t0 Pid\xE3\x80\x80"
         "1 on\xC2\xA0"
