@@ -354,14 +354,16 @@ static bool is_known_comment(const words *w)
  * are counted at the heading, and a row has as many. */
 static bool find_comment(reader *r, const char *text, const char **line, size_t *n_bytes)
 {
+    enum { MOST_SIGNS = 4 }; /* a logger's own before that of the comment */
     words before, w = {.n = 0};
     const char *end = *line + *n_bytes, *at = memchr(*line, '#', *n_bytes);
     const bool begins = at == *line;
-    for (; at; at = memchr(at + 1, '#', (size_t)(end - at) - 1)) {
+    for (int i = 0; at && i < MOST_SIGNS; i++) {
         split(at + 1, (size_t)(end - at) - 1, &w);
         if (is_known_comment(&w)) break;
+        at = memchr(at + 1, '#', (size_t)(end - at) - 1);
     }
-    if (!at) return begins && r->n_before == 0;
+    if (!at || !is_known_comment(&w)) return begins && r->n_before == 0;
     const bool known = strspn(*line, "#") >= (size_t)(at - *line); /* prefixes that rows lose too */
     split(text, (size_t)(at - text), &before);
     if (is_heading(&w)) r->n_before = known ? 0 : before.n;

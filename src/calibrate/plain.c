@@ -165,10 +165,11 @@ static size_t mark_at(const char *at, size_t n, char *meant)
 
 size_t nccl_plain(char *line, size_t n_bytes)
 {
+    static const char firsts[] = "\x1b^#<&\\\xC2\xE1\xE2\xE3\xEF"; /* of all that mark_at knows */
     size_t n = 0;
     for (size_t i = 0, n_mark; i < n_bytes; i += n_mark) {
         char meant;
-        n_mark = mark_at(line + i, n_bytes - i, &meant);
+        n_mark = strchr(firsts, line[i]) ? mark_at(line + i, n_bytes - i, &meant) : 0;
         if (n_mark == 0) {
             n_mark = 1;
             meant = line[i];

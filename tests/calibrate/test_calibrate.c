@@ -678,6 +678,20 @@ static void test_solos_of_profiles(void **state)
     "{\"size\":1000000,\"out_of_place\":{\"time\":100.0,\"alg_bw\":10.0,\"bus_bw\":" busbw         \
     ",\"nwrong\":0}}]}\n"
 
+/* The same of processes that see one device each. */
+#define DEVICE(rank, bus)                                                                          \
+    "{\"rank\":" rank ",\"pid\":1" rank ",\"hostname\":\"a\",\"device\":0,"                        \
+    "\"device_hex\":\"0000:" bus ":00\"},"
+#define DEVICES(a, b) DEVICE(#a, "1" #a) DEVICE(#b, "1" #b)
+#define OWN_REPORT                                                                                 \
+    "{\"args\":[\"./"                                                                              \
+    "all_reduce_perf\"],\"config\":{\"nthreads\":1,\"ngpus\":1,\"devices\":[" DEVICES(0, 1)        \
+        DEVICES(2, 3) DEVICES(4, 5)                                                                \
+            DEVICE("6", "16") "{\"rank\":7,\"hostname\":\"a\",\"device\":0,\"device_hex\":\"17\"}" \
+                              "]},\"results\":["                                                   \
+                              "{\"size\":1000000,\"out_of_place\":{\"time\":100.0,\"alg_bw\":10."  \
+                              "0,\"bus_bw\":17.5}}]}"
+
 /* rccl-tests with MPI, -Z json: 8 processes on so many nodes */
 #define RECORD(nodes, in_place, busbw)                                                             \
     "{\"numCycle\":0, \"name\":\"AllReduce\", \"nodes\":" nodes                                    \
@@ -1259,7 +1273,7 @@ static void test_json_tables(void **state)
         "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n"
         "{\"busBw\":9,\"algBw\":10,\"gpus\":8,\"inPlace\":1,"
         "\"name\":\"AllReduce\",\"size\":1000000,\"time\":100}\n",
-        "[" REPORT("8", "17.5") "]",
+        "[" REPORT("8", "17.5") "]", OWN_REPORT,
         /* rccl-tests, -Z json and csv, with MPI and without */
         "[\n" RECORD("1", "0", "17.5") ",\n" RECORD("1", "1", "9") "\n]\n",
         MPI_CSV "0,\"AllReduce\",1,8,8,1,1000000,\"float\",\"sum\",0,"
