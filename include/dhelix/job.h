@@ -166,6 +166,7 @@ typedef struct dh_job {
     int64_t eval_every, eval_batches;          /* eval.*; 0: never / all windows */
     int64_t checkpoint_every, checkpoint_keep; /* checkpoint.*; every 0: only at the end */
     bool checkpoint_async; /* checkpoint.async: written while training goes on */
+    bool checkpoint_last;  /* checkpoint.last: one is written after the last step */
     char *out_dir;         /* out: run folder */
 
     dh_spike_action spike_action; /* spike.*: what a step does that leaves the recent band */

@@ -449,6 +449,9 @@ static const dh_setting settings[] = {
 
     INT("checkpoint.every", checkpoint_every, "0", 0, MANY, .unit = "steps", .zero = "only at the end",
          .help = "steps between checkpoints of weights and optimizer state"),
+    BOOL("checkpoint.last", checkpoint_last, "true",
+         .help = "write a checkpoint after the last step. false: only those of checkpoint.every. A run that is "
+                 "stopped still writes one"),
     BOOL("checkpoint.async", checkpoint_async, "false",
          .help = "checkpoints are written in the background: a thread of each rank copies the rank's share and "
                  "writes the copy during training. The copies take 12 bytes per weight, divided among the "

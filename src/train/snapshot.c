@@ -177,6 +177,8 @@ dh_status dh_run_try_saving(dh_ctx *ctx, const dh_run *run)
 {
     dh_ckpt_writer *ckpt;
     const bool had_any = *run->checkpoint;
+    /* One alone may come, where the run is stopped: that is no reason not to begin. */
+    if (run->job->checkpoint_every == 0 && !run->job->checkpoint_last) return DH_OK;
     dh_status st = dh_ckpt_begin(ctx, run->job->out_dir, run->job->steps, &ckpt);
     if (st == DH_OK) {
         st = reserve(ctx, run, ckpt);

@@ -391,6 +391,12 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
+static bool is_checkpoint_due(const dh_run *run)
+{
+    const dh_job *job = run->job;
+    return due(run->step, job->checkpoint_every, job->checkpoint_last ? job->steps : 0);
+}
+
 /* The folder tells, whoever of the ranks are left. */
 static dh_status find_saved(dh_ctx *ctx, const dh_run *run, uint8_t *saved)
 {
@@ -427,7 +433,6 @@ static dh_status catch_up_validation(dh_ctx *ctx, dh_run *run)
  * of that step. */
 static dh_status catch_up(dh_ctx *ctx, dh_run *run, bool *saved)
 {
-    const dh_job *job = run->job;
     uint8_t found = false;
     dh_status st = DH_OK;
     *saved = true;
@@ -438,7 +443,7 @@ static dh_status catch_up(dh_ctx *ctx, dh_run *run, bool *saved)
     DH_TRY(dh_ranks_agree(ctx, &run->ranks, st));
     DH_TRY(dh_ranks_broadcast(ctx, &run->ranks, &found, sizeof found));
     *saved = found;
-    if (*saved || !due(run->step, job->checkpoint_every, job->steps)) return DH_OK;
+    if (*saved || !is_checkpoint_due(run)) return DH_OK;
     *saved = true;
     return dh_run_save(ctx, run);
 }
@@ -463,13 +468,14 @@ static dh_status loop(dh_ctx *ctx, dh_run *run)
         }
         if (run->session->eval && due(run->step, job->eval_every, job->steps))
             DH_TRY(validate(ctx, run));
-        if (due(run->step, job->checkpoint_every, job->steps)) {
+        if (is_checkpoint_due(run)) {
             DH_TRY(dh_run_save(ctx, run));
             saved = run->step;
         }
     }
     dh_progress_end(&run->progress);
-    if (run->step > saved) DH_TRY(dh_run_save(ctx, run));
+    const bool is_whole = run->step == job->steps;
+    if (run->step > saved && (job->checkpoint_last || !is_whole)) DH_TRY(dh_run_save(ctx, run));
     DH_TRY(dh_run_finish_saving(ctx, run));
     if (run->load) DH_TRY(dh_load_record_gather(ctx, &run->ranks, run->load));
     if (run->step < job->steps || run->validation_cut)

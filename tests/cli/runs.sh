@@ -94,6 +94,14 @@ ok "${train[@]}" --set out="$tmp/early"
 same "$(curve "$tmp/early")" "$(curve "$tmp/whole")" 'begun anew'
 check 'what was measured before is kept' cmp "$tmp/early/metrics.1.jsonl" "$tmp/measured"
 
+# The last step's checkpoint can be left out; a run that is stopped writes one all the same.
+ok "${train[@]}" --set out="$tmp/last" --set checkpoint.every=30 --set checkpoint.last=false
+same "$(ls "$tmp/last/checkpoints")" step-000030 'checkpoints without the last one'
+start_long "$tmp/stopped" --set checkpoint.last=false
+kill -TERM $pid
+wait $pid
+same "$(ls "$tmp/stopped/checkpoints" | wc -l)" 1 'checkpoints of a run that was stopped'
+
 # A damaged checkpoint is set aside; it is not one of those that are kept.
 cp -r "$tmp/whole" "$tmp/aside"
 printf 'x' | dd of="$tmp/aside/checkpoints/step-000040/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null
@@ -226,6 +234,9 @@ if mount -t tmpfs -o size=300k tmpfs "$tmp/disk" 2>/dev/null; then
         --set checkpoint.every=0
     check 'what is missing is named' grep -q 'safetensors is to take .* are free there: No space' "$tmp/err"
     same "$(n_steps "$tmp/disk/run")" 0 'steps done'
+    ok "${train[@]}" --set out="$tmp/disk/none" --set checkpoint.every=0 --set checkpoint.last=false
+    same "$(n_steps "$tmp/disk/none")" 40 'steps of a run that writes no checkpoint'
+    check 'it leaves none' test ! -e "$tmp/disk/none/checkpoints"
 else
     echo 'skipped: no space (mounting a small tmpfs needs root)'
 fi
