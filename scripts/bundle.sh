@@ -97,7 +97,7 @@ strip --strip-unneeded "$lib"/lib*.so* 2>/dev/null || true
 # The files that these modules are made of, no more.
 modules="argparse, collections, contextlib, csv, datetime, functools, glob, gzip, hashlib, itertools, json, locale, math, \
 os, pathlib, platform, random, re, selectors, shlex, shutil, signal, socket, statistics, struct, subprocess, sys, \
-tempfile, textwrap, threading, time, traceback, zlib, encodings.ascii, encodings.idna, encodings.latin_1, encodings.utf_8"
+tarfile, tempfile, textwrap, threading, time, traceback, zlib, encodings.ascii, encodings.idna, encodings.latin_1, encodings.utf_8"
 put_python() {
     local python=/usr/bin/python3 to=$lib/python
     mkdir -p "$to/bin"
@@ -125,9 +125,10 @@ cp LICENSE "$root_of/"
 cp scripts/bundle/README.md "$root_of/README.md"
 if $cuda; then
     cp -r scripts/gpu_check "$root_of/share/"
+    cp docs/reference/gpu-check.md "$root_of/"
     cp bench/overlap/run.py "$root_of/share/gpu_check/overlap.py"
     find "$root_of/share" -name '__pycache__' -prune -exec rm -rf {} +
-    printf '#!/bin/sh\n# docs/cuda.md\nhere=$(cd "$(dirname "$0")" && pwd) || exit 1\nexec "$here/bin/python3" "$here/share/gpu_check/gpu_check.py" "$@"\n' >"$root_of/gpu_check.sh"
+    printf '#!/bin/sh\n# gpu-check.md\nhere=$(cd "$(dirname "$0")" && pwd) || exit 1\nexec "$here/bin/python3" "$here/share/gpu_check/gpu_check.py" "$@"\n' >"$root_of/gpu_check.sh"
     chmod +x "$root_of/gpu_check.sh"
 fi
 # What each library is of: their licences want it said.

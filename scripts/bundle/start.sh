@@ -3,10 +3,12 @@
 #
 # Programs run on the bundle's own C library and loader, whatever the machine has. Found on the
 # machine, in this order: folders of DHELIX_CUDA_LIBS (with ":" between them) and no others; those of
-# LD_LIBRARY_PATH, CUDA_HOME, nvcc's folder, /usr/local/cuda*, what ldconfig knows, PyTorch's wheels. `bin/dhelix` has device cuda
-# where cuBLASLt is found, else it is the program for cpus alone. DHELIX_PYTHON names the python3
-# whose wheels are looked at; DHELIX_CUDA_LIBS="" looks nowhere. DHELIX_CUDA_PLACES: in place of
-# /usr/local/cuda*.
+# LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, nvcc's folder, /usr/local/cuda*, conda's, what ldconfig knows,
+# PyTorch's wheels. `bin/dhelix` has device cuda where cuBLASLt is found, else it is the program for
+# cpus alone. The driver's libcuda is looked for in LD_LIBRARY_PATH, DHELIX_CUDA_LIBS, the system's
+# folders and what ldconfig knows. DHELIX_PYTHON names the python3 whose wheels are looked at;
+# DHELIX_CUDA_LIBS="" looks nowhere. For tests, DHELIX_CUDA_PLACES and DHELIX_DRIVER_PLACES: in place
+# of /usr/local/cuda* and of the driver's folders.
 name=${0##*/}
 self=$0
 while [ -L "$self" ]; do
@@ -16,6 +18,7 @@ done
 here=$(cd "${self%/*}/.." && pwd) || exit 1
 own=$here/lib
 [ -d "$own" ] || { echo "$name: $here is no whole bundle: there is no lib" >&2; exit 1; }
+loader=$own/ld-linux-x86-64.so.2
 wanted=$(cat "$own/cublaslt" 2>/dev/null) # libcublasLt.so.13: what it was linked with; none: for cpus
 
 folders=
@@ -34,14 +37,15 @@ look() { # folder
 look_under() { # CUDA's folder
     look "$1/lib64" || look "$1/targets/x86_64-linux/lib" || look "$1/lib"
 }
-look_in_ldconfig() {
+known() { # expression for names: the files that ldconfig knows
     for tool in ldconfig /sbin/ldconfig /usr/sbin/ldconfig; do
         command -v "$tool" >/dev/null 2>&1 || continue
-        for file in $("$tool" -p 2>/dev/null | sed -n "s/^[[:space:]]*\($wanted\|libnccl\.so\.2\) .*x86-64.* => //p"); do
-            look "${file%/*}"
-        done
+        "$tool" -p 2>/dev/null | sed -n "s/^[[:space:]]*\($1\) .*x86-64.* => //p"
         break
     done
+}
+look_in_ldconfig() {
+    for file in $(known "$wanted\|libnccl\.so\.2"); do look "${file%/*}"; done
     has_both
 }
 # The loader is given folders, and looks at no LD_LIBRARY_PATH beside them.
@@ -80,34 +84,47 @@ find_cuda() {
         return
     fi
     look_in_path && return
-    if [ -n "$CUDA_HOME" ] && look_under "$CUDA_HOME"; then return; fi
+    for folder in "$CUDA_HOME" "$CUDA_PATH"; do
+        if [ -n "$folder" ] && look_under "$folder"; then return; fi
+    done
     nvcc=$(command -v nvcc 2>/dev/null) && nvcc=$(readlink -f "$nvcc") && look_under "${nvcc%/bin/*}" && return
     for folder in ${DHELIX_CUDA_PLACES-/usr/local/cuda /usr/local/cuda-*}; do look_under "$folder" && return; done
+    if [ -n "$CONDA_PREFIX" ] && look_under "$CONDA_PREFIX"; then return; fi
     look_in_ldconfig && return
     for folder in $(look_in_wheels); do look "$folder" && return; done
 }
-# The driver's own, which no loader's cache may have where it was mounted into a container.
+# The driver's own, which no loader's cache may have where it was mounted into a container. CUDA's
+# stubs are of its name, and fail.
 find_driver() {
     IFS=:
-    for folder in $LD_LIBRARY_PATH; do has "$folder" libcuda.so.1 && { unset IFS; return; }; done
+    set -f
+    set -- $LD_LIBRARY_PATH $DHELIX_CUDA_LIBS
+    set +f
     unset IFS
-    for folder in /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib /run/opengl-driver/lib; do
-        has "$folder" libcuda.so.1 && return
+    for folder in "$@" ${DHELIX_DRIVER_PLACES-/usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia/lib64 /usr/local/nvidia/lib \
+        /usr/lib/wsl/lib /run/opengl-driver/lib /run/nvidia/driver/usr/lib/x86_64-linux-gnu}; do
+        case $folder in */stubs | */stubs/) continue ;; esac
+        has "$folder" libcuda.so.1 && { driver=$folder; return; }
+    done
+    for file in $(known 'libcuda\.so\.1'); do
+        add "${file%/*}"
+        driver=${file%/*}
+        return
     done
 }
 
 program=$name
 [ "$name" != dhelix-cpu ] || program=dhelix
 [ "$name" != python3 ] || program=python3
-cublas= nccl=
+cublas= nccl= driver=
 if [ -n "$wanted" ] && [ "$name" != dhelix-cpu ] && [ "$name" != python3 ]; then
     find_cuda
+    find_driver
     if [ "$name" = cuda-libs ]; then
-        printf '%s %s\nlibnccl.so.2 %s\n' "$wanted" "${cublas:-none}" "${nccl:-none}"
+        printf '%s %s\nlibnccl.so.2 %s\nlibcuda.so.1 %s\n' "$wanted" "${cublas:-none}" "${nccl:-none}" "${driver:-none}"
         exit
     fi
     if [ -n "$cublas" ]; then
-        find_driver
         [ -n "$nccl" ] || add "$own/none"
         [ "$name" != dhelix ] || program=dhelix-cuda
     elif [ "$name" != dhelix ]; then
@@ -116,8 +133,10 @@ if [ -n "$wanted" ] && [ "$name" != dhelix-cpu ] && [ "$name" != python3 ]; then
     fi
 fi
 [ "$name" != cuda-libs ] || { echo "this bundle is for cpus"; exit; }
+# Files without the right to be run, or a file system that is mounted noexec.
+[ -x "$loader" ] || { echo "$name: $loader may not be run: unpack the bundle where programs may be (a file system that is not noexec)" >&2; exit 1; }
 if [ "$name" = python3 ]; then
     # -I: nothing of the machine's python; it finds its own files by the folder of its name.
-    exec "$own/ld-linux-x86-64.so.2" --argv0 "$own/python/bin/python3" --library-path "$own" "$own/python/bin/python3" -I "$@"
+    exec "$loader" --argv0 "$own/python/bin/python3" --library-path "$own" "$own/python/bin/python3" -I "$@"
 fi
-exec "$own/ld-linux-x86-64.so.2" --argv0 "$0" --library-path "$own${folders:+:$folders}" "$here/libexec/$program" "$@"
+exec "$loader" --argv0 "$0" --library-path "$own${folders:+:$folders}" "$here/libexec/$program" "$@"

@@ -87,7 +87,7 @@ class Bench:
         # Ranks are threads on one GPU, also where the machine has several.
         # Attention by wgmma that was found wrong here spoils nothing else.
         off = {"DHELIX_WGMMA": "off"} if self.machine().get("wgmma", "").startswith("off") else {}
-        env = {"CUDA_VISIBLE_DEVICES": "0", **os.environ, **off, **(env or {})}
+        env = {"CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": str(processors()), **os.environ, **off, **(env or {})}
         try:
             child = subprocess.Popen([str(w) for w in words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                      env=env, cwd=self.work, start_new_session=True)
@@ -99,6 +99,9 @@ class Bench:
         except subprocess.TimeoutExpired:
             late = True
             out = end_session(child)
+        except BaseException:
+            end_session(child)  # it has a session of its own, and would keep the GPU
+            raise
         text = out.decode("utf-8", "replace")
         self.log(words, text, child.returncode, time.monotonic() - begin, late)
         done = Done(child.returncode, text, late)
@@ -115,7 +118,7 @@ class Bench:
         if len(text) > MOST_LOG:
             text = f"{text[:MOST_LOG // 2]}\n[... {len(text) - MOST_LOG} characters are left out ...]\n{text[-MOST_LOG // 2:]}"
         used = sum(f.stat().st_size for f in (self.out / "logs").iterdir())
-        if used + len(text) > MOST_LOGS:
+        if used + len(text.encode()) > MOST_LOGS:
             text = "[the logs have their size]\n"
         with open(self.log_path(), "a", encoding="utf-8") as file:
             file.write(f"$ {' '.join(map(str, words))}\n{text}\n[status {status} after {seconds:.1f} s{', ended' if late else ''}]\n")
@@ -149,6 +152,16 @@ class Bench:
         """Environment of programs that store the first wrong result of this check, while none is stored."""
         folder = self.out / "wrong"
         return {} if (folder / "wrong.json").exists() else {"DHELIX_KEEP": str(folder)}
+
+
+def processors(quota_of="/sys/fs/cgroup/cpu.max"):
+    """How many processors this process may use: a container may see all of its machine's, and have a few."""
+    n = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path(quota_of).read_text(encoding="ascii").split()
+        return n if quota == "max" else max(1, min(n, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return n
 
 
 def end_session(child):

@@ -5,13 +5,16 @@
   ./gpu_check.sh --continue [--minutes N]       what no earlier call had time for
 
 It runs parts in order of value. A part is a list of checks, each a program with a time limit; one that fails
-ends nothing. DIR gets results.json, results.md, logs/, wrong/. docs/cuda.md says what they hold.
+ends nothing. DIR gets results.json, results.md, logs/, wrong/; DIR.tar.gz holds all of them. gpu-check.md says more.
 Status 0: nothing failed; 1: something did; 2: wrong usage.
 """
 import argparse
 import json
 import os
+import shutil
+import signal
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -55,8 +58,11 @@ def begin(a):
         if file.exists():
             sys.exit(f"gpu_check.sh: {file} is there: --continue goes on with it, --out takes another folder")
         results = {"schema": SCHEMA, "calls": [], "machine": {}, "checks": []}
-    for folder in ("logs", "wrong"):
-        (a.out / folder).mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in ("logs", "wrong"):
+            (a.out / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"gpu_check.sh: {a.out} cannot be made ({error.strerror}): --out names a folder that can")
     results["calls"].append({"at": time.strftime("%Y-%m-%d %H:%M:%S"), "minutes": a.minutes, "small": a.small})
     return results
 
@@ -69,10 +75,32 @@ def write(a, results):
         os.replace(new, a.out / name)
 
 
+def what_holds(results):
+    """Checks that need not be repeated. Where the machine lacked something it is asked anew, and what was left out is
+    tried: a library may have been named meanwhile."""
+    checks = [c for c in results["checks"] if c["status"] != "no time"]
+    if all(c["status"] == "passed" for c in checks if c["part"] == "machine"):
+        return checks
+    results["machine"].pop("no_gpu", None)
+    return [c for c in checks if c["part"] != "machine" and c["status"] != "skipped"]
+
+
+def pack(out):
+    """All of it as one file, for a machine that gives back few; the folder itself stays."""
+    packed = out.with_name(out.name + ".tar.gz")
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(out, arcname=out.name)
+    return packed
+
+
+def stopped(sign, _):
+    raise SystemExit(128 + sign)
+
+
 def run(a, results):
     bench = Bench(a, results)
-    done = {(c["part"], c["name"]) for c in results["checks"] if c["status"] != "no time"}
-    results["checks"] = [c for c in results["checks"] if c["status"] != "no time"]
+    results["checks"] = what_holds(results)
+    done = {(c["part"], c["name"]) for c in results["checks"]}
     wanted = a.parts.split() or parts.NAMES
     for part in [p for p in parts.PARTS if p.name in wanted]:
         for check in part.checks(bench):
@@ -92,10 +120,15 @@ def main():
     a = arguments()
     a.out = a.out.resolve()
     results = begin(a)
-    run(a, results)
-    write(a, results)
-    print(report.summary(results))
-    print(f"results: {a.out / 'results.md'}, {a.out / 'results.json'}")
+    for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(sign, stopped)
+    try:
+        run(a, results)
+    finally:
+        shutil.rmtree(a.out / "work", ignore_errors=True)
+        write(a, results)
+        print(report.summary(results))
+        print(f"results: {a.out / 'results.md'}, {a.out / 'results.json'}; all of them: {pack(a.out)}")
     return 1 if any(c["status"] == "failed" for c in results["checks"]) else 0
 
 

@@ -51,7 +51,7 @@ def write_job(b, file):
     steps, batch, length = (2, 2, 16) if b.small else (20, 4, 64)
     file.write_text(f"data: {{train: {text}, tokenizer: chars, val_fraction: 0.01}}\n"
                     f"train: {{steps: {steps}, batch: {batch}, micro_batch: 1, seq_len: {length}, threads: 1}}\n"
-                    "optimizer: {lr: 3.0e-3, warmup_steps: 5}\neval: {every: 0}\ncheckpoint: {every: 0}\n", encoding="utf-8")
+                    "optimizer: {lr: 3.0e-3, warmup_steps: 5}\neval: {every: 0}\ncheckpoint: {last: false}\n", encoding="utf-8")
 
 
 def job_words(b, model, settings, device, out):

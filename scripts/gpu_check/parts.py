@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import speed
 from bench import Failed, Skipped, json_lines
@@ -12,6 +13,7 @@ from jobs import FAMILIES, MESHES, SANITIZED, job_words, write_job
 
 # The driver that a CUDA runtime asks for at least, by its major version.
 LEAST_DRIVER = {12: 525, 13: 580}
+SMI_FOLDERS = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib", "/run/nvidia/driver/usr/bin"]
 
 
 class Check:
@@ -55,14 +57,28 @@ def _read(path):
         return ""
 
 
+def gpu_of_kernel(b):
+    """What the driver's files say where there is no nvidia-smi: containers may have the driver without its tools."""
+    m, folder = b.machine(), Path(os.environ.get("DHELIX_DRIVER_FILES", "/proc/driver/nvidia"))
+    version = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", _read(folder / "version"))
+    names = [re.search(r"Model:\s*(.+)", _read(file)) for file in sorted(folder.glob("gpus/*/information"))]
+    names = [name.group(1).strip() for name in names if name]
+    if not version or not names:
+        m["no_gpu"] = "the machine has no GPU: there is no nvidia-smi"
+        raise Failed(m["no_gpu"])
+    del m["no_gpu"]
+    m.update(gpus=names, gpu=names[0], driver=version.group(1), memory="unknown",
+             capability="9.0" if re.search(r"\bG?H(100|200|800|20)\b", names[0]) else "unknown")
+    return f"{len(names)} of {names[0]}, driver {version.group(1)}; there is no nvidia-smi, so the driver's files say so"
+
+
 def gpu(b):
     """What nvidia-smi says; without a GPU the parts that need one are left out, by these words."""
     m = b.machine()
     m["no_gpu"] = "the machine has no GPU"
-    smi = shutil.which("nvidia-smi")
+    smi = shutil.which("nvidia-smi", path=os.pathsep.join([os.environ.get("PATH", ""), *SMI_FOLDERS]))
     if not smi:
-        m["no_gpu"] = "the machine has no GPU: there is no nvidia-smi"
-        raise Failed(m["no_gpu"])
+        return gpu_of_kernel(b)
     asked = b.run([smi, "--query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm", "--format=csv,noheader"], 60, missing_ok=True)
     rows = [line for line in asked.out.splitlines() if line.count(",") >= 3]
     if asked.status != 0 or not rows:
@@ -85,7 +101,7 @@ def libraries(b):
         why = f"{lt or 'libcublasLt'} is nowhere on this machine (CUDA's folder or PyTorch's wheels): DHELIX_CUDA_LIBS names its folder"
         b.machine().setdefault("no_gpu", why)
         raise Failed(why)
-    return ", ".join(f"{name} in {place}" for name, place in places.items())
+    return ", ".join(f"{name} in {place}" for name, place in places.items() if place != "none")
 
 
 def nccl(b):
@@ -104,6 +120,8 @@ def driver(b):
     except Failed as failed:
         if has.split(".")[0].isdigit() and int(has.split(".")[0]) < least:
             why = f"the driver is too old: {has}, and CUDA {major} takes {least} or later"
+        elif b.machine().get("libraries", {}).get("libcuda.so.1") == "none" and "InsufficientDriver" in str(failed):
+            why = f"the driver {has} is there and its libcuda.so.1 is not found: put its folder first in LD_LIBRARY_PATH"
         else:
             why = "a step of the smallest model fails"
         if "no GPU, or no driver" in str(failed) or "InsufficientDriver" in str(failed):
@@ -112,12 +130,17 @@ def driver(b):
     return f"driver {has}: a step of the smallest model runs"
 
 
+def _pythons():
+    """Those that may have PyTorch, as bin/dhelix looks for its libraries."""
+    named = [os.environ.get("DHELIX_PYTHON"), shutil.which("python3"), shutil.which("python")]
+    found = [str(path) for pattern in ("*/bin/python3", "*/.venv/bin/python3") for path in sorted(Path("/opt").glob(pattern))]
+    return list(dict.fromkeys(python for python in named + found if python))
+
+
 def torch(b):
     """PyTorch, in the python3 of the machine: for comparison alone."""
     code = "import torch, json; print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available()]))"
-    for python in [os.environ.get("DHELIX_PYTHON"), shutil.which("python3"), shutil.which("python")]:
-        if not python:
-            continue
+    for python in _pythons():
         asked = b.run([python, "-c", code], 180, missing_ok=True)
         line = next((line for line in asked.out.splitlines() if line.startswith("[")), None)
         if asked.status == 0 and line:

@@ -56,7 +56,7 @@ def train(b, model, more, steps):
         write_tokens(tokens, sizes["vocab"], batch * length * 4 + 1)
     job.write_text(f"model: {text}\ndata: {{train: {tokens}, val_fraction: 0}}\n"
                    f"train: {{steps: {steps}, batch: {batch}, micro_batch: {batch}, seq_len: {length}, dtype: bf16, seed: 1337}}\n"
-                   "optimizer: {lr: 1e-4, schedule: constant}\neval: {every: 0}\n", encoding="utf-8")
+                   "optimizer: {lr: 1e-4, schedule: constant}\neval: {every: 0}\ncheckpoint: {last: false}\n", encoding="utf-8")
     flags = []
     for word in [*more, "device=cuda", f"out={out}"]:
         flags += ["--set", word]
@@ -64,10 +64,6 @@ def train(b, model, more, steps):
     b.run([b.program("dhelix"), "train", job, "--quiet", "--fresh", *flags], 180, hang)
     rows = [r for r in json_lines(out / "metrics.jsonl") if "step_ms" in r][-max(1, steps - WARMUP):]
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    for folder in b.work.glob("run*"):
-        for file in folder.rglob("*"):
-            if file.is_file() and file.stat().st_size > 1 << 20:
-                file.unlink()  # checkpoints of a billion parameters, one behind the other
     return {"step_ms": [r["step_ms"] for r in rows], "flops": statistics.median(r["model_flops_per_s"] * r["step_ms"] / 1e3 for r in rows),
             "peak": summary.get("gemm_peak_flops_per_s", 0), "operators": summary.get("operator_share", {}), "loss": rows[-1].get("loss")}
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LT, NCCL = "libcublasLt.so.13", "libnccl.so.2"
+LT, NCCL, DRIVER = "libcublasLt.so.13", "libnccl.so.2", "libcuda.so.1"
 wrong = []
 
 
@@ -26,9 +26,37 @@ def script(path, text):
 
 def found(bundle, **env):
     """Folders of both libraries, as bin/cuda-libs says."""
-    base = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "DHELIX_CUDA_PLACES": "", **{k: str(v) for k, v in env.items()}}
+    places = said(bundle, **env)
+    places.pop(DRIVER)
+    return places
+
+
+def said(bundle, **env):
+    base = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "DHELIX_CUDA_PLACES": "", "DHELIX_DRIVER_PLACES": "",
+            **{k: str(v) for k, v in env.items()}}
     done = subprocess.run([str(bundle / "bin/cuda-libs")], env=base, capture_output=True, text=True, check=False)
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+
+def drivers(bundle, top, path):
+    """Where the driver's libcuda is: mounted, known to ldconfig, among CUDA's stubs."""
+    claim("no driver", said(bundle, PATH=path)[DRIVER], "none")
+    mounted, named = plant(top / "mounted/lib64", DRIVER), plant(top / "named driver", DRIVER)
+    stubs = plant(top / "cuda/lib64/stubs", DRIVER)
+    claim("a driver that is mounted", said(bundle, PATH=path, DHELIX_DRIVER_PLACES=mounted)[DRIVER], str(mounted))
+    claim("a driver in LD_LIBRARY_PATH, no stub", said(bundle, PATH=path, LD_LIBRARY_PATH=f"{stubs}:{named}", DHELIX_DRIVER_PLACES=mounted)[DRIVER],
+          str(named))
+    claim("a driver beside the libraries that are named", said(bundle, PATH=path, DHELIX_CUDA_LIBS=named)[DRIVER], str(named))
+    script(top / "known driver/ldconfig", f"printf '\\t{DRIVER} (libc6,x86-64) => {mounted}/{DRIVER}\\n'")
+    claim("a driver that ldconfig knows", said(bundle, PATH=f"{top / 'known driver'}:{path}")[DRIVER], str(mounted))
+
+
+def not_runnable(bundle):
+    """As on a file system that is mounted noexec."""
+    loader = bundle / "lib/ld-linux-x86-64.so.2"
+    loader.touch(mode=0o644)
+    done = subprocess.run([str(bundle / "bin/dhelix")], env={"PATH": os.environ["PATH"], "DHELIX_CUDA_LIBS": ""}, capture_output=True, text=True, check=False)
+    claim("a loader that may not be run", (done.returncode, "noexec" in done.stderr), (1, True))
 
 
 def claim(what, got, want):
@@ -61,6 +89,9 @@ def main():
         home = plant(top / "cuda/lib64", LT, NCCL)
         both = {LT: str(home), NCCL: str(home)}
         claim("CUDA_HOME", found(bundle, PATH=path, CUDA_HOME=top / "cuda"), both)
+        claim("CUDA_PATH", found(bundle, PATH=path, CUDA_PATH=top / "cuda"), both)
+        conda = plant(top / "conda/lib", LT, NCCL)
+        claim("conda's folder", found(bundle, PATH=path, CONDA_PREFIX=top / "conda"), {LT: str(conda), NCCL: str(conda)})
         script(top / "cuda/bin/nvcc", "exit 0")
         claim("nvcc's folder", found(bundle, PATH=f"{top / 'cuda/bin'}:{path}"), both)
         (top / "link").symlink_to(top / "cuda/bin/nvcc")
@@ -83,6 +114,8 @@ def main():
         plant(top / "bare/lib64", LT)
         claim("each from a place of its own", found(bundle, PATH=f"{top / 'python-cublas'}:{path}", CUDA_HOME=top / "bare"),
               {LT: str(top / "bare/lib64"), NCCL: str(top / "site-one-for-each/nvidia/nccl/lib")})
+        drivers(bundle, top, path)
+        not_runnable(bundle)
         claim("another release is none", found(bundle, PATH=path, DHELIX_CUDA_LIBS=plant(top / "old", "libcublasLt.so.12")), nothing)
     print(f"{len(wrong)} claims failed" if wrong else "all claims hold")
     return 1 if wrong else 0

@@ -7,11 +7,15 @@ says what it is.
 A bundle is laid out as scripts/bundle.sh does, with those programs in it. What a machine would have beside them is
 played by scripts: nvidia-smi, compute-sanitizer, a python3 with or without PyTorch.
 """
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,15 +92,19 @@ def lay_out(folder, programs):
             (folder / name / file).touch()
 
 
-def check(folder, name, env, parts):
-    """One call; its results and its page."""
-    out = folder / ("out " + name)
+def environment(folder, env):
     env = {**os.environ, "PATH": f"{folder / 'machine'}:{os.environ['PATH']}", "REAL_PYTHON": sys.executable, "DHELIX_BUNDLE": str(folder / "bundle"),
            "DHELIX_CUDA_LIBS": str(folder / env.get("PLAYED", "whole")), "DHELIX_LOG": "warn", **env}
     for key in ("DHELIX_PYTHON", "CUDA_HOME", "DHELIX_TEST_DEEP"):
         env.pop(key, None)
-    words = [sys.executable, str(CHECK), "--small", "--minutes", "10", "--out", str(out), *(["--parts", parts] if parts else [])]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return env
+
+
+def check(folder, name, env, parts, *more):
+    """One call; its results and its page."""
+    out = folder / ("out " + name)
+    words = [sys.executable, str(CHECK), "--small", "--minutes", "8", "--out", str(out), *(["--parts", parts] if parts else []), *more]
+    done = subprocess.run(words, env=environment(folder, env), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     return done, results, (out / "results.md").read_text(encoding="utf-8"), out
 
@@ -118,6 +126,78 @@ def without_a_fault(folder):
     claim("PyTorch takes turns", any(c.get("figures", {}).get("torch_ms") == 1.5 for c in results["checks"]))
     claim("pairs are written", (out / "pairs-copies.csv").stat().st_size > 100)
     claim("nothing is left behind", not (out / "work").exists())
+
+
+def missing_then_there(folder):
+    """A machine's lack that is mended between two calls: the second asks again, and tries what was left out."""
+    _, results, _, out = check(folder, "mended", {"PLAYED": "no-cublas"}, "machine jobs")
+    claim("without the library jobs are left out", {c["status"] for c in results["checks"] if c["part"] == "jobs"} == {"skipped"}, str(results))
+    done, results, page, _ = check(folder, "mended", {}, "machine jobs", "--continue")
+    claim("with it they run", done.returncode == 0 and {c["status"] for c in results["checks"]} == {"passed"} and "Nothing failed." in page, page)
+    n = len(results["checks"])
+    claim("and stand there once", n == len({(c["part"], c["name"]) for c in results["checks"]}), page)
+    with tarfile.open(out.with_name(out.name + ".tar.gz")) as archive:
+        names = archive.getnames()
+    claim("one file has all of it", {f"{out.name}/results.json", f"{out.name}/results.md", f"{out.name}/logs"} <= set(names), str(names))
+
+
+def without_nvidia_smi(folder):
+    """A container that has the driver without its tools."""
+    files = folder / "driver"
+    (files / "gpus/0000").mkdir(parents=True)
+    (files / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", encoding="utf-8")
+    (files / "gpus/0000/information").write_text("Model: \t\t NVIDIA H200\nIRQ: 17\n", encoding="utf-8")
+    smi = folder / "machine/nvidia-smi"
+    kept = smi.read_text(encoding="utf-8")
+    smi.unlink()
+    if shutil.which("nvidia-smi"):
+        print("not tried: this machine has an nvidia-smi")
+        return script(smi, kept)
+    _, results, page, _ = check(folder, "no tools", {"DHELIX_DRIVER_FILES": str(files)}, "machine")
+    script(smi, kept)
+    m = results["machine"]
+    claim("the driver's files tell of the GPU", not failed_parts(results) and (m["gpu"], m["driver"], m["capability"]) ==
+          ("NVIDIA H200", "580.95.05", "9.0"), page)
+
+
+def stopped(folder):
+    """A call that is told to end: its program ends too, and what there was is written."""
+    out, pid = folder / "stopped", folder / "pid"
+    smi = folder / "machine/nvidia-smi"
+    kept = smi.read_text(encoding="utf-8")
+    script(smi, f"#!/bin/sh\necho $$ >{pid}.new && mv {pid}.new {pid}\nexec sleep 600\n")
+    call = subprocess.Popen([sys.executable, str(CHECK), "--small", "--out", str(out)], env=environment(folder, {}), stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if pid.exists():
+            break
+        time.sleep(0.1)
+    call.terminate()
+    said, _ = call.communicate(timeout=60)
+    script(smi, kept)
+    claim("a call that is stopped says what there is", call.returncode == 143 and "results:" in said and (out / "results.md").exists(), said)
+    try:
+        os.kill(int(pid.read_text(encoding="ascii")), 0)
+        claim("its program ended", False)
+    except ProcessLookupError:
+        pass
+
+
+def logs_are_small(folder):
+    """No more than they may take, whatever programs say."""
+    sys.path.insert(0, str(CHECK.parent))
+    import bench
+    out = folder / "logs"
+    (out / "logs").mkdir(parents=True)
+    b = bench.Bench(argparse.Namespace(small=True, out=out, minutes=1), {"machine": {}})
+    for i in range(60):
+        b.part, b.name = "part", str(i)
+        b.log(["words"], "\ufffd" * (1 << 20), 0, 1, False)
+    size = sum(f.stat().st_size for f in (out / "logs").iterdir())
+    claim("logs take 16 MB at most", 8 << 20 < size <= 16 * 10**6, str(size))
+    quota = folder / "cpu.max"
+    for text, want in (("max 100000", len(os.sched_getaffinity(0))), ("100000 100000", 1), ("50000 100000", 1), ("nothing", len(os.sched_getaffinity(0)))):
+        quota.write_text(text + "\n", encoding="ascii")
+        claim(f"processors of a quota of {text}", bench.processors(quota) == want)
 
 
 def goes_on(folder):
@@ -160,6 +240,10 @@ def main():
         lay_out(folder, sys.argv[1:])
         without_a_fault(folder)
         goes_on(folder)
+        missing_then_there(folder)
+        without_nvidia_smi(folder)
+        stopped(folder)
+        logs_are_small(folder)
         for fault in FAULTS:
             with_fault(folder, fault)
     print(f"{len(wrong)} claims failed" if wrong else "all claims hold")
