@@ -86,8 +86,8 @@ else
     put_program src/cli/dhelix dhelix
 fi
 put_libraries "$root_of"/libexec/*
-# What CUDA's libraries and the driver ask for by name, of the same C library.
-for file in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libgcc_s.so.1 libstdc++.so.6 libresolv.so.2; do
+# What CUDA's libraries, the driver and compute-sanitizer ask for by name, of the same C library.
+for file in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libutil.so.1 libgcc_s.so.1 libstdc++.so.6 libresolv.so.2; do
     cp -Lu "$(cc -print-file-name="$file")" "$lib/$file"
 done
 cp -L /lib64/ld-linux-x86-64.so.2 "$lib/"
@@ -128,7 +128,7 @@ if $cuda; then
     cp docs/reference/gpu-check.md "$root_of/"
     cp bench/overlap/run.py "$root_of/share/gpu_check/overlap.py"
     find "$root_of/share" -name '__pycache__' -prune -exec rm -rf {} +
-    printf '#!/bin/sh\n# gpu-check.md\nhere=$(cd "$(dirname "$0")" && pwd) || exit 1\nexec "$here/bin/python3" "$here/share/gpu_check/gpu_check.py" "$@"\n' >"$root_of/gpu_check.sh"
+    printf '#!/bin/sh\n# gpu-check.md\nhere=$(cd "$(dirname "$0")" && pwd) || exit 1\nexec sh "$here/bin/python3" "$here/share/gpu_check/gpu_check.py" "$@"\n' >"$root_of/gpu_check.sh"
     chmod +x "$root_of/gpu_check.sh"
 fi
 # What each library is of: their licences want it said.

@@ -13,7 +13,7 @@ busybox=${2:-$(command -v busybox || true)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bare=$work/root
-mkdir -p "$bare"/{bin,proc,sys,tmp,dev}
+mkdir -p "$bare"/{bin,proc,sys,tmp,dev,noexec}
 cp "$busybox" "$bare/bin/busybox"
 for applet in sh tar gzip gunzip sed cat ls readlink uname mkdir rm grep head tail wc date env tr ip; do ln -s busybox "$bare/bin/$applet"; done
 cp "$archive" "$bare/tmp/bundle.tar.gz"
@@ -42,12 +42,20 @@ if [ -e gpu_check.sh ]; then
     echo '$ ./gpu_check.sh --small --parts "machine kernels" --out /tmp/check'
     ./gpu_check.sh --small --parts "machine kernels" --out /tmp/check || true
     grep -q 'the machine has no GPU' /tmp/check/results.md
+    cd /noexec
+    tar xzf /tmp/bundle.tar.gz
+    cd dhelix-*
+    echo '$ sh gpu_check.sh, on a file system that is mounted noexec'
+    ! sh gpu_check.sh 2>/tmp/noexec || exit 1
+    cat /tmp/noexec
+    grep -q 'not noexec' /tmp/noexec
 fi
 echo "bare.sh: all of it ran"
 EOF
 unshare "${as_root[@]}" --net --mount --pid --fork bash -c '
     mount -t proc proc "$1/proc"
     mount -t sysfs sysfs "$1/sys" || true
+    mount -t tmpfs -o noexec tmpfs "$1/noexec"
     for file in null urandom zero; do touch "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
     chroot=$(command -v chroot || echo /usr/sbin/chroot)
     exec env -i PATH=/bin HOME=/tmp "$chroot" "$1" /bin/sh /tmp/try.sh' _ "$bare"

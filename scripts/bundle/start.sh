@@ -134,7 +134,7 @@ if [ -n "$wanted" ] && [ "$name" != dhelix-cpu ] && [ "$name" != python3 ]; then
 fi
 [ "$name" != cuda-libs ] || { echo "this bundle is for cpus"; exit; }
 # Files without the right to be run, or a file system that is mounted noexec.
-[ -x "$loader" ] || { echo "$name: $loader may not be run: unpack the bundle where programs may be (a file system that is not noexec)" >&2; exit 1; }
+"$loader" --version >/dev/null 2>&1 || { echo "$name: $loader may not be run: unpack the bundle where programs may be (a file system that is not noexec)" >&2; exit 1; }
 if [ "$name" = python3 ]; then
     # -I: nothing of the machine's python; it finds its own files by the folder of its name.
     exec "$loader" --argv0 "$own/python/bin/python3" --library-path "$own" "$own/python/bin/python3" -I "$@"

@@ -86,11 +86,14 @@ def what_holds(results):
 
 
 def pack(out):
-    """All of it as one file, for a machine that gives back few; the folder itself stays."""
+    """All of it as one file, for a machine that gives back few; the folder itself stays. What to say of it."""
     packed = out.with_name(out.name + ".tar.gz")
-    with tarfile.open(packed, "w:gz") as archive:
-        archive.add(out, arcname=out.name)
-    return packed
+    try:
+        with tarfile.open(packed, "w:gz") as archive:
+            archive.add(out, arcname=out.name)
+    except OSError as error:
+        return f"{packed} cannot be written ({error.strerror})"
+    return f"all of them: {packed}"
 
 
 def stopped(sign, _):
@@ -128,7 +131,7 @@ def main():
         shutil.rmtree(a.out / "work", ignore_errors=True)
         write(a, results)
         print(report.summary(results))
-        print(f"results: {a.out / 'results.md'}, {a.out / 'results.json'}; all of them: {pack(a.out)}")
+        print(f"results: {a.out / 'results.md'}, {a.out / 'results.json'}; {pack(a.out)}")
     return 1 if any(c["status"] == "failed" for c in results["checks"]) else 0
 
 

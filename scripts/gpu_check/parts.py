@@ -340,6 +340,8 @@ def sanitizer_checks(b):
             done = b.run(words, 150, {"OMP_NUM_THREADS": "1", "DHELIX_GEMM_PEAK": "1e12"}, missing_ok=True)
             if "Device not supported" in done.out:
                 raise Skipped("compute-sanitizer does not support this machine's device")
+            if "terminated before first instrumented API call" in done.out:
+                raise Skipped("compute-sanitizer does not get into the program here")
             if done.status != 0:
                 raise Failed(f"{tool} finds something: {done.error()}")
             return "nothing found"

@@ -40,8 +40,9 @@ while [ "${1#--}" != "$1" ]; do
     [ "$1" != --tool ] || tool=$2
     shift 2
 done
-[ -n "$PLAYED_FINDING" ] || exec "$@"
+[ -n "$PLAYED_FINDING$PLAYED_OUTSIDE" ] || exec "$@"
 echo "========= COMPUTE-SANITIZER"
+[ -z "$PLAYED_OUTSIDE" ] || { echo "========= Error: Target application terminated before first instrumented API call"; exit 255; }
 echo "========= Invalid __global__ write of size 4 bytes at norm_rows+0x1a0"
 exit 86
 """
@@ -160,6 +161,12 @@ def without_nvidia_smi(folder):
           ("NVIDIA H200", "580.95.05", "9.0"), page)
 
 
+def sanitizer_outside(folder):
+    """compute-sanitizer that sees nothing of the program has found nothing wrong either."""
+    _, results, page, _ = check(folder, "outside", {"PLAYED_OUTSIDE": "1"}, "machine sanitizer")
+    claim("a sanitizer that does not get in is left out", {c["status"] for c in results["checks"] if c["part"] == "sanitizer"} == {"skipped"}, page)
+
+
 def stopped(folder):
     """A call that is told to end: its program ends too, and what there was is written."""
     out, pid = folder / "stopped", folder / "pid"
@@ -242,6 +249,7 @@ def main():
         goes_on(folder)
         missing_then_there(folder)
         without_nvidia_smi(folder)
+        sanitizer_outside(folder)
         stopped(folder)
         logs_are_small(folder)
         for fault in FAULTS:
