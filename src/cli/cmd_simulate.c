@@ -217,12 +217,14 @@ static dh_status report(dh_ctx *ctx, const dh_cli *cli, const simulate_args *a,
 static dh_simulated_how how_of(const dh_cli *cli, const simulate_args *a, const dh_cluster *cluster,
                                const slow_lists *slow)
 {
+    const bool placed = a->placed || a->out || a->trace;
     return (dh_simulated_how){
         .cluster = cluster,
         .progress = !cli->quiet,
         .peak_flops_per_s = a->peak_tflops * 1e12,
         .simulation = {.sim = {.collapse = a->every_rank ? DH_SIM_EVERY : DH_SIM_AUTO,
-                               .placed = a->placed || a->out || a->trace,
+                               .placed = placed,
+                               .sums = !placed,
                                .slow = slow->ranks.at,
                                .n_slow = slow->ranks.n},
                        .slow_nodes = slow->nodes.at,

@@ -1,6 +1,8 @@
 /* Sums over the mesh, and one by one on the first rank of every stage. */
 #include "describe/cargo.h"
 
+#include <string.h>
+
 #include "base/json_text.h"
 #include "graph/text_names.h"
 
@@ -64,7 +66,7 @@ static void add_mean(dh_cargo_mean *mean, const dh_haul *haul, double share)
     mean->exposed_ns += share * (double)dh_haul_exposed_ns(haul);
 }
 
-dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means)
+static dh_status add_means(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means)
 {
     *means = (dh_cargo_means){.of = {{0}}};
     for (size_t k = 0; k < sim->n_classes; k++) {
@@ -77,6 +79,21 @@ dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *mean
         dh_cargo_list_fini(&list);
         DH_TRY(st);
     }
+    return DH_OK;
+}
+
+dh_status dh_cargo_means_of(dh_ctx *ctx, const dh_sim *sim, dh_cargo_means *means)
+{
+    enum { N = sizeof *means / sizeof(double) };
+    dh_cargo_means shorter;
+    double with[N], without[N];
+    DH_TRY(add_means(ctx, sim, means));
+    if (!sim->shorter) return DH_OK;
+    DH_TRY(add_means(ctx, sim->shorter, &shorter));
+    memcpy(with, means, sizeof with);
+    memcpy(without, &shorter, sizeof without);
+    dh_sim_extend(sim, without, N, with);
+    memcpy(means, with, sizeof with);
     return DH_OK;
 }
 

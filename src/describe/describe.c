@@ -100,9 +100,10 @@ dh_status dh_describe_simulate(dh_ctx *ctx, const dh_job *job,
     DH_NEEDS(ctx, json);
     DH_OR_DEFAULTS(dh_describe_simulate_options, options);
     DH_TRY(check_peak(ctx, options->peak_flops_per_s));
-    const dh_simulated_how how = {.cluster = options->cluster,
-                                  .peak_flops_per_s = options->peak_flops_per_s,
-                                  .simulation = {.sim = {.placed = options->dir != NULL}}};
+    const dh_simulated_how how = {
+        .cluster = options->cluster,
+        .peak_flops_per_s = options->peak_flops_per_s,
+        .simulation = {.sim = {.placed = options->dir != NULL, .sums = options->dir == NULL}}};
     dh_simulated_list list;
     dh_status st = dh_simulated_open(ctx, job, options->strategies, options->schedules, &list);
     if (st == DH_OK) st = dh_simulated_run(ctx, job, &how, &list);
@@ -123,7 +124,8 @@ dh_status dh_describe_table(dh_ctx *ctx, const char *path, const char *const *ov
     DH_NEEDS_LIST(ctx, options->settings, options->n_settings);
     DH_TRY(check_peak(ctx, options->peak_flops_per_s));
     const dh_simulated_how how = {.cluster = options->cluster,
-                                  .peak_flops_per_s = options->peak_flops_per_s};
+                                  .peak_flops_per_s = options->peak_flops_per_s,
+                                  .simulation = {.sim = {.sums = true}}};
     dh_grid grid;
     dh_status st = dh_grid_open(ctx, options->settings, options->n_settings, &grid);
     if (st == DH_OK) st = dh_grid_run(ctx, path, overrides, n_overrides, &how, &grid);

@@ -211,7 +211,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
 
 static uint64_t digest_of(const dh_sim *sim)
 {
-    uint64_t digest = sim->n_classes;
+    uint64_t digest = dh_mix64(sim->n_classes) + (uint64_t)sim->n_more;
     for (size_t k = 0; k < sim->n_classes; k++)
         digest = dh_mix64(digest ^ dh_program_digest(sim->ranks[k].program));
     return digest;

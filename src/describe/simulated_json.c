@@ -88,7 +88,7 @@ static json_t *stage_json(const dh_sim_rank *r)
                   (json_int_t)r->rank, "ranks", (json_int_t)r->n_ranks, "memory_bytes", memory,
                   "peak_activation_bytes", (json_int_t)(m->peak_activations + m->peak_scratch),
                   "peak_bytes", (json_int_t)m->peak_bytes, "peak_ms", (double)m->peak_ns * 1e-6,
-                  "instructions", (json_int_t)r->program->instrs.n, "program_digest", digest);
+                  "instructions", (json_int_t)r->n_instrs, "program_digest", digest);
     if (!stage) return NULL;
     if (m->slab_bytes > 0)
         json_object_set_new(stage, "planned_bytes", json_integer((json_int_t)m->slab_bytes));
@@ -160,6 +160,9 @@ static json_t *figures_json(const dh_simulated_list *list, const dh_simulated *s
     set_ms(one, "exposed_ms", f.exposed_ns);
     json_object_set_new(one, "traffic", dh_cargo_means_json(&s->cargo));
     set_rates(list, &f, one);
+    if (s->sim->shorter)
+        json_object_set_new(one, "simulated_micro_batches",
+                            json_integer((json_int_t)s->sim->ranks[0].program->n_micro));
     if (s->system)
         json_object_set_new(one, "system_peak_bytes",
                             json_integer((json_int_t)dh_simulated_system_bytes(s)));

@@ -236,6 +236,27 @@ dh_status dh_schedule_applicable(dh_ctx *ctx, const dh_schedule_row *row,
 dh_status dh_schedule_generate(dh_ctx *ctx, const dh_schedule_row *row,
                                const dh_schedule_spec *spec, dh_schedule **schedule);
 
+/* ---- the steady phase ---------------------------------------------------------------------- */
+
+/* From some slot on every rank repeats its slots, each time with later micro-batches. */
+typedef struct dh_schedule_phase {
+    int32_t period; /* micro-batches until it repeats itself: 1 for 1F1B, the number of ranks for
+                     * interleaved schedules. 0: there is no such phase, or it runs forwards alone,
+                     * as that of breadth-first schedules does */
+    int32_t step;   /* by which numbers of micro-batches are higher then */
+} dh_schedule_phase;
+/* Period 0 also where memory is short.
+ * cost      O(slots) */
+dh_schedule_phase dh_schedule_steady(const dh_schedule *schedule);
+/* The schedule with so many micro-batches fewer in its steady phase. The slots before and after
+ * that are the same.
+ * in        n_left_out: a multiple of the period
+ * out       NULL: the phase has not so many; caller frees with dh_schedule_destroy
+ * errors    DH_ENOMEM
+ * cost      O(slots) */
+dh_status dh_schedule_shorten(dh_ctx *ctx, const dh_schedule *schedule, int32_t n_left_out,
+                              dh_schedule **shorter);
+
 /* ---- files and drawings ----------------------------------------------------------------- */
 
 /* PyTorch's pipeline-schedule CSV (torch.distributed.pipelining): a line per rank, a cell per step.

@@ -135,6 +135,18 @@ typedef struct dh_sim_node {
 dh_status dh_sim_run(dh_ctx *ctx, const dh_sim_nodes *const sides[2], const dh_sim_watch *watch,
                      dh_sim_node *node);
 
+/* ---- steady.c ------------------------------------------------------------------------------ */
+
+/* The same step with phase.period micro-batches fewer in its steady phase.
+ * in        node [sim->n_classes]: by which it was simulated
+ * out       NULL: it does not repeat itself so; caller frees with dh_sim_destroy, before sim's
+ *           programs, parts of which it borrows
+ * errors    DH_ENOMEM */
+dh_status dh_sim_without_period(dh_ctx *ctx, const dh_sim *sim, const dh_sim_node *node,
+                                dh_schedule_phase phase, dh_sim **shorter);
+/* Makes sim a step with n_more such periods more. Takes `shorter`, which has one period less. */
+void dh_sim_lengthen(dh_sim *sim, dh_sim *shorter, int64_t n_more);
+
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
 /* Bytes over time, and their peak. */

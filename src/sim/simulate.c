@@ -312,6 +312,12 @@ static dh_status add_work(build *b, const dh_sim_node *node, dh_sim_rank *r)
     return DH_OK;
 }
 
+static void count_tokens(const dh_recipe *r, const dh_mesh *mesh, dh_sim *sim)
+{
+    sim->tokens = r->micro_batch * r->n_micro * mesh->dp * r->seq;
+    sim->model_flops = dh_model_flops_per_token(&r->model, r->seq) * (double)sim->tokens;
+}
+
 static dh_status account(build *b)
 {
     dh_sim *sim = b->sim;
@@ -325,12 +331,10 @@ static dh_status account(build *b)
                    : dh_timeline_reduce(b->ctx, r->program, r->spans, r->alone_ns, &r->times));
         for (size_t i = 0; i < r->program->instrs.n; i++)
             sim->step_ns = DH_MAX(sim->step_ns, r->spans[i].end_ns);
-        sim->n_instrs += r->program->instrs.n;
+        r->n_instrs = r->program->instrs.n;
+        sim->n_instrs += r->n_instrs;
     }
-    if (!b->recipe) return DH_OK;
-    sim->tokens = b->recipe->micro_batch * b->recipe->n_micro * b->mesh.dp * b->recipe->seq;
-    sim->model_flops =
-        dh_model_flops_per_token(&b->recipe->model, b->recipe->seq) * (double)sim->tokens;
+    if (b->recipe) count_tokens(b->recipe, &b->mesh, sim);
     return DH_OK;
 }
 
@@ -350,11 +354,27 @@ static dh_status simulate(build *b)
     return account(b);
 }
 
-static dh_status run(build *b, dh_sim **sim)
+/* A schedule that repeats itself after a period can run so that two are needed. */
+enum { MOST_PERIODS = 2 };
+
+/* The step is one with n_left_out micro-batches more, where it repeats itself. */
+static dh_status lengthen(build *b, dh_schedule_phase phase, int64_t n_left_out)
+{
+    dh_sim *shorter = NULL;
+    for (int32_t k = 1; k <= MOST_PERIODS && !shorter; k++) {
+        const dh_schedule_phase several = {k * phase.period, k * phase.step};
+        DH_TRY(dh_sim_without_period(b->ctx, b->sim, b->node, several, &shorter));
+        if (shorter) dh_sim_lengthen(b->sim, shorter, n_left_out / several.period);
+    }
+    return DH_OK;
+}
+
+static dh_status run(build *b, dh_schedule_phase phase, int64_t n_left_out, dh_sim **sim)
 {
     b->sim = calloc(1, sizeof *b->sim);
     if (!b->sim) return dh_no_memory(b->ctx);
     dh_status st = simulate(b);
+    if (st == DH_OK && n_left_out > 0) st = lengthen(b, phase, n_left_out);
     b->sim->programs = b->owned.at;
     b->sim->n_programs = b->owned.n;
     for (size_t i = 0; i < b->n_op_costs; i++) dh_sim_op_costs_fini(b->op_costs[i]);
@@ -364,6 +384,62 @@ static dh_status run(build *b, dh_sim **sim)
     else
         dh_sim_destroy(b->sim);
     return st;
+}
+
+/* As a step with micro-batches left out of the steady phase. *sim NULL: it has none, or does not
+ * repeat itself. */
+static dh_status simulate_fewer(const build *whole, dh_schedule_phase phase, int64_t n_left_out,
+                                dh_sim **sim)
+{
+    dh_recipe recipe = *whole->recipe;
+    dh_schedule *shorter = NULL;
+    build b = *whole;
+    *sim = NULL;
+    if (recipe.schedule) {
+        DH_TRY(dh_schedule_shorten(b.ctx, recipe.schedule, (int32_t)n_left_out, &shorter));
+        if (!shorter) return DH_OK;
+        recipe.schedule = shorter;
+    }
+    recipe.n_micro -= n_left_out;
+    b.recipe = &recipe;
+    const dh_status st = run(&b, phase, n_left_out, sim);
+    dh_schedule_destroy(shorter);
+    if (st == DH_OK && (*sim)->shorter) {
+        count_tokens(whole->recipe, &b.mesh, *sim);
+    } else if (st == DH_OK) {
+        dh_sim_destroy(*sim);
+        *sim = NULL;
+    }
+    return st;
+}
+
+/* Cores that ranks share are left out: their accounts are no sums (dh_timeline_observe). */
+static dh_schedule_phase steady_phase(const build *b)
+{
+    const dh_sim_options *o = b->options;
+    const dh_schedule_phase none = {0, 0}, of_one_stage = {1, 1};
+    if (!o->sums || o->placed || o->beside || o->part != DH_PART_STEP || o->goes_on ||
+        shares_cores(b))
+        return none;
+    return b->recipe->schedule ? dh_schedule_steady(b->recipe->schedule) : of_one_stage;
+}
+
+/* TUNING: micro-batches until a pipeline repeats itself, and for its end. Most schedules need no
+ * more; where they do, twice as many are tried. */
+static int64_t first_kept(const build *b, dh_schedule_phase phase)
+{
+    return 4 * b->mesh.pp + 2 * phase.period + 2;
+}
+
+static dh_status simulate_steady(const build *b, dh_sim **sim)
+{
+    const dh_schedule_phase phase = steady_phase(b);
+    const int64_t n = b->recipe->n_micro, both = (int64_t)MOST_PERIODS * phase.period;
+    *sim = NULL;
+    if (phase.period == 0) return DH_OK;
+    for (int64_t kept = first_kept(b, phase); 3 * kept <= 2 * n && !*sim; kept *= 2)
+        DH_TRY(simulate_fewer(b, phase, (n - kept) / both * both, sim));
+    return DH_OK;
 }
 
 /* All programs share the orders that one of them found. */
@@ -376,7 +452,10 @@ dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *cost
     build b = {.ctx = ctx, .recipe = &own, .costs = costs, .options = options, .mesh = own.mesh};
     DH_TRY(dh_recipe_ordering(ctx, recipe, &own.ordering));
     if (!own.ordering.cache) own.ordering.cache = cache = dh_order_cache_create();
-    dh_status st = own.ordering.cache ? run(&b, sim) : dh_no_memory(b.ctx);
+    dh_sim *made = NULL;
+    dh_status st = own.ordering.cache ? simulate_steady(&b, &made) : dh_no_memory(b.ctx);
+    if (st == DH_OK && !made) st = run(&b, (dh_schedule_phase){0, 0}, 0, &made);
+    if (st == DH_OK) *sim = made;
     dh_order_cache_destroy(cache);
     return st;
 }
@@ -396,12 +475,13 @@ dh_status dh_simulate_programs(dh_ctx *ctx, const dh_program *const *programs, s
                .costs = costs,
                .options = options,
                .mesh = programs[0]->mesh};
-    return run(&b, sim);
+    return run(&b, (dh_schedule_phase){0, 0}, 0, sim);
 }
 
 void dh_sim_destroy(dh_sim *sim)
 {
     if (!sim) return;
+    dh_sim_destroy(sim->shorter);
     for (size_t i = 0; i < sim->n_programs; i++) dh_program_destroy(sim->programs[i]);
     free(sim->programs);
     dh_arena_destroy(sim->arena);

@@ -78,6 +78,9 @@ typedef struct dh_sim_options {
      * shared. */
     int64_t cores;
     const dh_sim_watch *watch; /* borrowed; NULL: nobody is told */
+    /* The caller wants sums and peaks only. A step of many micro-batches may then be simulated as
+     * one of fewer, where its steady phase repeats itself to the nanosecond (steady.c). */
+    bool sums;
 } dh_sim_options;
 
 /* ---- result --------------------------------------------------------------------------- */
@@ -93,7 +96,8 @@ typedef struct dh_sim_memory {
     size_t n_transient;
 } dh_sim_memory;
 
-/* One rank, and all those that it stands for. */
+/* One rank, and all those that it stands for. Of a step that is simulated as a shorter one
+ * (dh_sim.n_more), program, spans, alone_ns and memory.transient are the shorter one's. */
 typedef struct dh_sim_rank {
     int64_t rank;    /* the first rank with this timeline */
     int64_t n_ranks; /* that it stands for, itself included */
@@ -102,6 +106,7 @@ typedef struct dh_sim_rank {
     const dh_span *spans;   /* by instruction */
     const double *alone_ns; /* by instruction: what it takes with nothing beside it */
     dh_timeline times;      /* of spans */
+    uint64_t n_instrs;      /* executed */
     double flops;           /* of GEMMs and attention in a step, recomputed ones included */
     dh_sim_memory memory;
 } dh_sim_rank;
@@ -117,12 +122,16 @@ typedef struct dh_sim {
     size_t n_classes;
     dh_program **programs;
     size_t n_programs;
-    uint64_t n_instrs;                    /* executed */
+    uint64_t n_instrs;                    /* of all ranks that were simulated */
     double model_flops;                   /* of a step of all ranks: dh_model_flops_per_token */
     double hardware_flops;                /* of a step of all ranks: dh_sim_rank.flops */
     int64_t tokens;                       /* of a step */
     double solo_ns_by[DH_N_PAIR_SOURCES]; /* solo times of all instructions executed, by
                                            * where they come from */
+    /* The step has n_more periods of its steady phase more than programs and spans have, and
+     * `shorter` one period less. NULL, 0: programs and spans are the step's. */
+    struct dh_sim *shorter;
+    int64_t n_more;
 } dh_sim;
 
 /* Simulate a training step.
@@ -136,6 +145,11 @@ typedef struct dh_sim {
 dh_status dh_simulate(dh_ctx *ctx, const dh_recipe *recipe, const dh_costs *costs,
                       const dh_sim_options *options, dh_sim **sim);
 void dh_sim_destroy(dh_sim *sim);
+
+/* Adds the periods that programs and spans lack (dh_sim.n_more) to sums over them.
+ * in        sums [n] of sim's programs and spans; shorter [n]: of those of sim->shorter
+ * out       sums of the step */
+void dh_sim_extend(const dh_sim *sim, const double *shorter, size_t n, double *sums);
 
 #ifdef __cplusplus
 }

@@ -48,7 +48,7 @@ dh_gain dh_gain_of(int64_t own_ns, int64_t other_ns, double error)
 
 static dh_status step_of(dh_ctx *ctx, const dh_resolved *job, int64_t *step_ns)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     dh_sim *sim;
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
     *step_ns = sim->step_ns;

@@ -51,7 +51,7 @@ static void find_groups(const dh_program *p, uint64_t groups[DH_N_STREAM])
 
 static dh_status find_streams(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *choice)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     dh_sim *sim;
     _Static_assert(DH_N_GROUPS <= 64, "a bit for each");
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
@@ -71,7 +71,7 @@ static int full_of(const dh_link_sms *sms, int stream)
 static dh_status simulate_in(dh_ctx *ctx, dh_arena *arena, const search *s, const dh_link_sms *sms,
                              int64_t *step_ns)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     const dh_link_sms_basis basis = {.plain = s->job->recipe.costs, .cluster = s->job->cluster};
     const dh_costs *costs;
     dh_sim *sim;
@@ -167,7 +167,7 @@ static dh_status find(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *c)
 
 dh_status dh_resolved_link_sms(dh_ctx *ctx, const dh_resolved *job, dh_link_choice *choice)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     dh_sim *sim;
     if (!job->links) return find(ctx, job, choice);
     *choice = *job->links;

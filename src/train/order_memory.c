@@ -47,7 +47,7 @@ static dh_status most_of(dh_ctx *ctx, const dh_resolved *r, const dh_sim *sim, u
 static dh_status try_limit(dh_ctx *ctx, const dh_resolved *job, double blocks, double bytes,
                            double room, dh_limit_point *point)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     dh_resolved r = *job;
     dh_sim *sim;
     r.recipe.ordering.options.memory_blocks = blocks;

@@ -132,7 +132,7 @@ static uint64_t peak_of(const dh_sim *sim)
 
 dh_status dh_train_try(dh_ctx *ctx, const dh_resolved *job, dh_train_trial *trial)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     const double room = job->cluster ? job->room_bytes : 0;
     dh_sim *sim;
     DH_TRY(dh_train_simulate(ctx, job, &how, &sim));
@@ -156,9 +156,9 @@ dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_opti
 {
     DH_NEEDS(ctx, job);
     DH_NEEDS(ctx, result);
-    DH_OR_DEFAULTS(dh_simulate_options, options);
     const dh_resolve_options how = {.cluster = options->cluster, .quiet = options->quiet};
-    const dh_train_simulation plain = {0};
+    DH_OR_DEFAULTS(dh_simulate_options, options);
+    const dh_train_simulation plain = {.sim.sums = options->dir == NULL};
     dh_resolved *resolved;
     dh_sim *sim = NULL;
     DH_TRY(dh_job_resolve(ctx, job, &how, &resolved));

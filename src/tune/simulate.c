@@ -58,7 +58,7 @@ static dh_status add_system_memory(dh_ctx *ctx, const dh_job *job, const dh_sim 
 static dh_status simulate_resolved(dh_ctx *ctx, const tuner *t, const dh_resolved *job,
                                    dh_tune_row *row)
 {
-    const dh_train_simulation how = {.n_slow_nodes = 0};
+    const dh_train_simulation how = {.sim.sums = true};
     dh_sim *sim = NULL;
     dh_status st = dh_train_simulate(ctx, job, &how, &sim);
     if (st == DH_OK) {

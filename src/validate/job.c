@@ -91,7 +91,8 @@ dh_status dh_shipped_simulate(dh_ctx *ctx, const dh_validation *v, const dh_ship
     if (v->lists) return dh_fail(ctx, DH_EUNSUPPORTED, "jobs are listed");
     const dh_resolve_options how = {.cluster = run->cluster, .quiet = true};
     DH_TRY(dh_job_resolve(ctx, run->job, &how, &run->resolved));
-    return dh_train_simulate(ctx, run->resolved, &(dh_train_simulation){0}, &run->sim);
+    return dh_train_simulate(ctx, run->resolved, &(dh_train_simulation){.sim.sums = true},
+                             &run->sim);
 }
 
 void dh_shipped_fini(dh_shipped_run *run)
@@ -131,7 +132,12 @@ static double span_ns(const dh_sim_rank *r)
 static double period_ns(const dh_sim *sim)
 {
     double longest = 0;
-    for (size_t k = 0; k < sim->n_classes; k++) longest = DH_MAX(longest, span_ns(&sim->ranks[k]));
+    for (size_t k = 0; k < sim->n_classes; k++) {
+        double ns = span_ns(&sim->ranks[k]);
+        const double shorter = sim->shorter ? span_ns(&sim->shorter->ranks[k]) : ns;
+        dh_sim_extend(sim, &shorter, 1, &ns);
+        longest = DH_MAX(longest, ns);
+    }
     return longest;
 }
 

@@ -31,29 +31,26 @@ static int kind_of(const dh_program *p, const dh_instr *instr)
 }
 
 /* Every moment belongs to the first of those in `order` that runs, or to others. */
-static void add_up(const edge *edges, size_t n, int64_t step_ns, double ns[DH_N_STEP_PARTS])
+static void add_up(const edge *edges, size_t n, double ns[DH_N_STEP_PARTS])
 {
     static const int order[] = {TRANSFER, DH_STEP_TP, DH_STEP_EP, DH_STEP_COMPUTE, DH_STEP_CP};
     int running[N_KINDS] = {0};
-    int64_t last = 0, named = 0;
+    int64_t last = 0;
     memset(ns, 0, DH_N_STEP_PARTS * sizeof *ns);
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < DH_COUNTOF(order); k++) {
             if (!running[order[k]]) continue;
             if (order[k] == TRANSFER) break;
             ns[order[k]] += (double)(edges[i].at_ns - last);
-            named += edges[i].at_ns - last;
             break;
         }
         last = edges[i].at_ns;
         running[edges[i].kind] += edges[i].delta;
     }
-    ns[DH_STEP_OTHERS] = (double)(step_ns - named);
 }
 
-dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_PARTS])
+static dh_status add_up_rank(dh_ctx *ctx, const dh_sim_rank *r, double ns[DH_N_STEP_PARTS])
 {
-    const dh_sim_rank *r = &sim->ranks[0];
     const size_t n = r->program->instrs.n;
     edge *edges = calloc(2 * n + 1, sizeof *edges);
     if (!edges) return dh_no_memory(ctx);
@@ -63,8 +60,22 @@ dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_
         edges[2 * i + 1] = (edge){r->spans[i].end_ns, kind, -1};
     }
     qsort(edges, 2 * n, sizeof *edges, compare_edges);
-    add_up(edges, 2 * n, sim->step_ns, shares);
-    for (int s = 0; s < DH_N_STEP_PARTS; s++) shares[s] /= (double)DH_MAX(sim->step_ns, 1);
+    add_up(edges, 2 * n, ns);
     free(edges);
+    return DH_OK;
+}
+
+dh_status dh_step_parts(dh_ctx *ctx, const dh_sim *sim, double shares[DH_N_STEP_PARTS])
+{
+    double named = 0;
+    DH_TRY(add_up_rank(ctx, &sim->ranks[0], shares));
+    if (sim->shorter) {
+        double shorter[DH_N_STEP_PARTS];
+        DH_TRY(add_up_rank(ctx, &sim->shorter->ranks[0], shorter));
+        dh_sim_extend(sim, shorter, DH_N_STEP_PARTS, shares);
+    }
+    for (int s = 0; s < DH_N_STEP_PARTS; s++) named += shares[s];
+    shares[DH_STEP_OTHERS] = (double)sim->step_ns - named;
+    for (int s = 0; s < DH_N_STEP_PARTS; s++) shares[s] /= (double)DH_MAX(sim->step_ns, 1);
     return DH_OK;
 }

@@ -83,7 +83,7 @@ static void count_instr(const dh_program *p, uint32_t id, double share, sent *s)
     if (op->group == DH_GROUP_CP && op->phase == DH_PHASE_F) s->forward_ring += bytes;
 }
 
-static sent count(const dh_sim *sim)
+static sent count_shown(const dh_sim *sim)
 {
     sent s = {0};
     for (size_t k = 0; k < sim->n_classes; k++) {
@@ -96,6 +96,20 @@ static sent count(const dh_sim *sim)
                 s.ends +=
                     share * (double)p->homes.at[i].at[DH_BUF_GRAD].n_bytes * (alike - 1) / alike;
     }
+    return s;
+}
+
+static sent count(const dh_sim *sim)
+{
+    enum { N = sizeof(sent) / sizeof(double) };
+    sent s = count_shown(sim);
+    if (!sim->shorter) return s;
+    const sent less = count_shown(sim->shorter);
+    double with[N], without[N];
+    memcpy(with, &s, sizeof with);
+    memcpy(without, &less, sizeof without);
+    dh_sim_extend(sim, without, N, with);
+    memcpy(&s, with, sizeof with);
     return s;
 }
 
