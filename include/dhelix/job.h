@@ -227,8 +227,8 @@ typedef struct dh_job {
     char *overlap_policy; /* overlap.policy: row of `dhelix list policies`, "auto" */
     dh_barriers overlap_barriers;
     bool overlap_local, overlap_cross, overlap_comm_comm, overlap_wgrad;
-    double
-        overlap_memory; /* overlap.memory: over one strand alone, in blocks' activations; 0: auto */
+    /* overlap.memory: memory in addition to one strand's, in activations of a block; 0: auto. */
+    double overlap_memory;
     dh_job_derived derived;
 } dh_job;
 

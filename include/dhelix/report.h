@@ -33,10 +33,11 @@ typedef struct dh_report_options {
 /* Write the page of one run, or of several side by side. The same files give the same
  * bytes.
  * in        runs [n]: folders, 1 to DH_REPORT_MAX_RUNS; their names appear on the page
- * errors    DH_EMISSING a folder without any of the files above; DH_EFORMAT a file that
- *           does not say what it should, with its line; DH_EINVAL, such as a baseline that
- *           is none of the runs; DH_EIO; DH_ENOMEM; then
- *           the file at path is as it was
+ * errors    The file at path is then as it was.
+ *           DH_EMISSING a folder without any of the files above
+ *           DH_EFORMAT a file that does not say what it should, with its line
+ *           DH_EINVAL, such as a baseline that is none of the runs
+ *           DH_EIO; DH_ENOMEM
  * cost      time and memory proportional to the traces */
 DH_API dh_status dh_report_write(dh_ctx *ctx, const char *const *runs, size_t n,
                                  const dh_report_options *options, const char *path);
@@ -68,12 +69,14 @@ typedef struct dh_figures_options {
  *           as a whole. It is UTF-8.
  * out       one object appended: "out", "figures" (names that were drawn) and "missing" (name and
  *           reason of each figure that the sources might have and do not)
- * errors    DH_EMISSING a source is nothing of the above, nothing can be drawn, or no source has a
- *           figure that options name; DH_EFORMAT a file does not say what it should, with its
- *           place; DH_EINVAL an unknown figure, several figures for one file, a folder with files
- *           of a run, an output that is read, overrides without a job, or a cluster without a job
- *           or table; those of simulated jobs; DH_EIO; DH_ENOMEM. Nothing is written then, unless
- *           writing itself fails. */
+ * errors    Nothing is written then, unless writing itself fails.
+ *           DH_EMISSING a source is nothing of the above, nothing can be drawn, or no source has a
+ *           figure that options name
+ *           DH_EFORMAT a file does not say what it should, with its place
+ *           DH_EINVAL an unknown figure, several figures for one file, or a folder with files of a
+ *           run; an output that is also a source; overrides without a job, or a cluster without a
+ *           job or table
+ *           those of simulated jobs; DH_EIO; DH_ENOMEM */
 DH_API dh_status dh_report_figures(dh_ctx *ctx, const char *const *sources, size_t n,
                                    const dh_figures_options *options, const char *out,
                                    dh_str *json);

@@ -17,7 +17,7 @@
  *   byte-level  a run of invalid bytes is a word of its own. Text before and after it is split as
  *   BPE         if it ended and began there. Decoding gives the same bytes back
  *   others      the same; the word is unknown, or becomes tokens of bytes
- *   SPM         an invalid byte becomes its byte token (unknown token where the model has none)
+ *   SPM         an invalid byte becomes its byte token, or the unknown token if there is none
  *   chars       an error that names the byte offset
  *
  * A tokenizer never changes after loading and may be used by many threads at once. */
@@ -75,8 +75,8 @@ DH_API dh_status dh_tokenizer_save_chars(dh_ctx *ctx, const dh_tokenizer *tok, c
 
 /* ---- facts ------------------------------------------------------------------------ */
 
-/* "bytes", "chars", "bpe" (byte-level), "spm", "character-bpe", "unigram", "wordpiece", "wordlevel"
- */
+/* "bytes", "chars", "bpe" (byte-level), "spm", "character-bpe", "unigram", "wordpiece",
+ * "wordlevel" */
 DH_API const char *dh_tokenizer_kind(const dh_tokenizer *tok);
 DH_API int32_t dh_tokenizer_vocab_size(const dh_tokenizer *tok); /* highest id + 1 */
 DH_API int32_t dh_tokenizer_bos(const dh_tokenizer *tok);        /* -1: none */

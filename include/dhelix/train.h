@@ -76,8 +76,8 @@ typedef struct dh_session dh_session; /* a model in memory and the programs that
 typedef struct dh_trained {
     dh_session *session;
     dh_tokenizer *tokenizer; /* NULL when none was found and none was given */
-    const struct dh_chat
-        *chat;   /* the tokenizer's template of conversations; NULL: none that is known */
+    /* The tokenizer's template of conversations; NULL: none that is known. */
+    const struct dh_chat *chat;
     bool of_run; /* from a run, none of whose documents began with BOS */
 } dh_trained;
 

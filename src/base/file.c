@@ -118,8 +118,8 @@ dh_status dh_file_write_in(dh_ctx *ctx, const char *dir, const char *name, const
     return st;
 }
 
-/* Synced in the folder it lies in, or a cut of power could take it with all that is synced in it.
- */
+/* Syncs the folder that holds the new one. Otherwise a power cut could remove the new folder, with
+ * everything that was synced inside it. */
 static dh_status create_one(dh_ctx *ctx, const char *path)
 {
     if (mkdir(path, 0755) != 0) {

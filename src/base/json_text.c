@@ -11,8 +11,8 @@
 /* ---- allocation ----------------------------------------------------------------------------- */
 
 /* Header of every block that jansson allocates. While a document is read its blocks form a ring,
- * and all of them are freed when one cannot be allocated. Any other block is in a ring of its own.
- */
+ * and all of them are freed when one cannot be allocated. Any other block is in a ring of its
+ * own. */
 typedef union block {
     struct {
         union block *before, *behind;

@@ -26,8 +26,7 @@ bool dh_json_is_whole(void);
  *           its size allows */
 dh_status dh_json_read(dh_ctx *ctx, const char *text, size_t n_bytes, size_t flags,
                        json_error_t *error, json_t **document);
-/* Whether a document can hold a text, which is to be UTF-8; *at: else the first byte that is not.
- */
+/* Whether a text is UTF-8, so that a document can hold it. *at: if not, its first wrong byte. */
 bool dh_json_can_hold(const char *text, size_t *at);
 /* The text as a string, which it takes; NULL where either lacks memory, which is remembered. */
 json_t *dh_json_of_text(dh_str *text);

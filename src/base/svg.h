@@ -1,8 +1,8 @@
 /* SVG text: what all drawings of this project have in common.
  *
  * Everything is appended. Running out of memory shows in out->failed. Drawings are complete files
- * without scripts, in pixels of 1/96 inch. Their colours follow the reader's light or dark setting.
- */
+ * without scripts, in pixels of 1/96 inch. Their colours follow the reader's light or dark
+ * setting. */
 #ifndef DH_BASE_SVG_H
 #define DH_BASE_SVG_H
 

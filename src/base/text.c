@@ -74,8 +74,8 @@ static char lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* Optimal string alignment distance without regard to case, cut off at the widths that matter here.
- */
+/* Optimal string alignment distance without regard to case, cut off at the widths that matter
+ * here. */
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { MAX = 63 };

@@ -708,8 +708,8 @@ static dh_status note_out(dh_ctx *ctx, dh_measured *m, size_t n, const char *wha
 }
 
 /* A row faster than the device can be is another operator's, or another device's. Arithmetic in
- * float32 may have run in tf32, and a norm's bytes may have been in a cache. Such rows are left out.
- */
+ * float32 may have run in tf32, and a norm's bytes may have been in a cache. Such rows are left
+ * out. */
 static dh_status check_speed(dh_ctx *ctx, dh_calibration *f)
 {
     dh_measured *m = f->measured;

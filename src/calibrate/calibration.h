@@ -62,8 +62,8 @@ dh_status dh_calibration_make(dh_ctx *ctx, const dh_cluster *base, dh_measured *
 void dh_calibration_fini(dh_calibration *fit);
 /* A step of dh_calibration_make: what pairs say. */
 dh_status dh_calibration_find_oefs(dh_ctx *ctx, dh_calibration *fit);
-/* The cluster file, with what each constant rests on. like: the base, as a cluster file names it.
- */
+/* The cluster file, with what each constant rests on. like: the base, as a cluster file names
+ * it. */
 dh_status dh_calibration_print(dh_ctx *ctx, const dh_calibration *fit, const char *like,
                                dh_str *out);
 

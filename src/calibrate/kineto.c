@@ -66,8 +66,8 @@ static bool add_id(kernels *k, const json_t *args)
     return !json_is_integer(id) || dh_vec_push(&k->ids, json_integer_value(id));
 }
 
-/* Collectives, and operators with sizes: kernels may stand before the operators that start them.
- */
+/* First pass: collectives, and operators with sizes. A file may have a kernel before the operator
+ * that starts it. */
 static dh_status collect(const measured_file *f, const json_t *events, kernels *k)
 {
     size_t i;

@@ -15,8 +15,8 @@
 enum { MAX_FILE_BYTES = 1 << 30, NOTE_BYTES = 512 };
 
 /* TUNING: messages of training steps are megabytes; below, latencies differ between collectives in
- * ways that one constant for all cannot have. Small rows count as much as it takes to fix that one.
- */
+ * ways that one constant for all cannot have. Small rows count as much as it takes to fix that
+ * one. */
 #define LARGE_BYTES 1048576.0
 #define SMALL_WEIGHT 0.05
 

@@ -192,8 +192,8 @@ static void place_unsaid(nccl_output *o, int64_t *all_nodes)
     *all_nodes = o->n_nodes = n <= per_node ? 1 : (n + per_node - 1) / per_node;
 }
 
-/* Between nodes a row tells what all devices of a node get at once, or nothing that the model has.
- */
+/* Why rows between nodes cannot be used; NULL: they can. The model has the rate of all devices of a
+ * node together, so all of them must take part. */
 static const char *why_not(const nccl_output *o, int64_t all_nodes)
 {
     if (o->n_nodes == 1) return NULL;

@@ -1,7 +1,7 @@
 /* Models in PyTorch have a matrix each for queries, keys and values, and for gate and up, where
  * this program has one product. Their activations are two kernels, and attention without a fused
- * kernel is products of scores. Products of experts are one kernel each, of as many rows as came.
- */
+ * kernel is products of scores. Products of experts are one kernel each, of as many rows as
+ * came. */
 #include "calibrate/pieces.h"
 
 #include <string.h>

@@ -50,8 +50,7 @@ static const dh_cli_option options[] = {
      .doc = "ranks to begin with; the same as --set ranks=N"},
 };
 
-/* ---- the command ------------------------------------------------------------------------------
- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 typedef DH_VEC(const char *) words;
 
@@ -122,8 +121,7 @@ static dh_status make_command(dh_ctx *ctx, const starts *s, words *w)
     return ok && dh_vec_push(w, end) ? DH_OK : dh_no_memory(ctx);
 }
 
-/* ---- one start ---------------------------------------------------------------------------------
- */
+/* ---- one start ------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t n_signals;
 
@@ -231,8 +229,7 @@ static dh_status start(dh_ctx *ctx, starts *s, int *status, bool *hung)
     return st;
 }
 
-/* ---- again --------------------------------------------------------------------------------------
- */
+/* ---- again ----------------------------------------------------------------------------------- */
 
 /* Why the ranks ended, where some were lost; else false. Launchers end with 128 and the signal that
  * ended a process. */

@@ -320,8 +320,7 @@ static dh_status print_frontier(dh_ctx *ctx, const dh_resolved *job, dh_str *out
     return DH_OK;
 }
 
-/* ---- processors of communicators --------------------------------------------------------------
- */
+/* ---- processors of communicators ------------------------------------------------------------- */
 
 /* Numbers that were tried, with their steps, each once. */
 static void print_tried(const dh_link_choice *c, int stream, dh_str *out)

@@ -54,8 +54,8 @@ static bool is_text(const char *text, size_t n)
     return true;
 }
 
-/* Splits *rest at the first `mark`: *before gets the text in front of it, *rest the text after it.
- */
+/* Splits *rest at the first `mark`: *before gets the text in front of it, *rest the text after
+ * it. */
 static bool cut(span *rest, char mark, span *before)
 {
     const char *at = memchr(rest->at, mark, rest->n);

@@ -323,8 +323,8 @@ static void answer_request(server *s, client *c, size_t n_head)
         answer(c, DH_HTTP_NOT_FOUND, "there is TOKEN/, TOKEN/version and TOKEN/page\n");
 }
 
-/* ---- clients: each function does what can be done at once, and says if the client stays --------
- */
+/* ---- clients: each function does what can be done at once, and says if the client stays
+ * -------- */
 
 static bool would_block(void)
 {

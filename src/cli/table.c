@@ -61,8 +61,8 @@ static int natural_width(const dh_cli_table *t, size_t column)
     return width;
 }
 
-/* Columns that are printed side by side: the first of the table, and some that follow each other.
- */
+/* Columns that are printed side by side: the first of the table, and some that follow each
+ * other. */
 typedef struct band {
     struct {
         size_t at; /* in the table */

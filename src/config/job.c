@@ -149,8 +149,8 @@ dh_status dh_job_load(dh_ctx *ctx, const char *path, const char *const *override
 
 /* ---- by key --------------------------------------------------------------------------------- */
 
-/* A new source replaces the model, other keys change the one there is; as it was where that fails.
- */
+/* A new source replaces the model. Other keys change the present one. A failure leaves the model as
+ * it was. */
 static dh_status change_model(dh_ctx *ctx, dh_job *job, const dh_assignments *list, bool source)
 {
     const dh_model before = job->model;

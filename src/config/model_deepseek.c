@@ -9,8 +9,7 @@
 
 #include <math.h>
 
-/* ---- yarn --------------------------------------------------------------------------------------
- */
+/* ---- yarn ------------------------------------------------------------------------------------ */
 
 dh_status dh_config_read_yarn(dh_ctx *ctx, const json_t *rope, dh_rope *out)
 {
@@ -39,8 +38,7 @@ void dh_config_write_yarn(json_t *rope, const dh_rope *r)
                         json_integer(r->original_max_seq));
 }
 
-/* ---- what a model must be ----------------------------------------------------------------------
- */
+/* ---- what a model must be -------------------------------------------------------------------- */
 
 static dh_status check_latent(dh_ctx *ctx, const dh_model *m)
 {
@@ -133,8 +131,7 @@ int64_t dh_model_latent_params(const dh_model *m)
     return q + kv + m->n_heads * m->v_dim * m->width;
 }
 
-/* ---- config class ------------------------------------------------------------------------------
- */
+/* ---- config class ---------------------------------------------------------------------------- */
 
 static dh_status read_dense_layers(dh_ctx *ctx, const json_t *config, dh_model *m)
 {

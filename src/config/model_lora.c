@@ -8,8 +8,8 @@
 
 /* ---- linears by name ---------------------------------------------------------------------- */
 
-/* Families name the linears of a layer in three ways; those of latent attention have no adapters.
- */
+/* Families name the linears of a layer in three ways; those of latent attention have no
+ * adapters. */
 enum { NONE = 0, SEPARATE = 1, PHI3 = 2, GPT2 = 4 };
 
 /* Sizes of one linear: Q, K and O are those of attention, F of the feed-forward part. */

@@ -1,6 +1,6 @@
 /* Yarn (Peng et al. 2023, arXiv 2309.00071): what stretched rotary positions do beside turning, as
- * Transformers computes it (_compute_yarn_parameters, yarn_apply_mscale). 1 of other stretchings.
- */
+ * Transformers computes it (_compute_yarn_parameters, yarn_apply_mscale). 1 of other
+ * stretchings. */
 #ifndef DH_CONFIG_YARN_H
 #define DH_CONFIG_YARN_H
 

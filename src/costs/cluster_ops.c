@@ -202,8 +202,8 @@ static double filled_share(const dh_cluster *c, const dh_attention_work *w, bool
     return 1 / DH_MAX(1 + longest / waves / 2, longest / waves);
 }
 
-/* Share of the rate that attention reaches at endless work and at the efficiencies' head dimension.
- */
+/* The rate of attention, as a share of its rate with unlimited work at the head dimension that the
+ * efficiencies are for. */
 static double attention_share(const dh_cluster *c, const dh_attention_work *w)
 {
     if (w->heads <= 0) return 1;

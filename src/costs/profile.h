@@ -48,7 +48,7 @@ typedef struct dh_profile_op {
     const char *key;   /* dh_op_class_key */
     const char *label; /* label of the class' first operator */
     dh_stream stream;
-    bool forward, backward; /* strands in which it occurs; neither: the optimizer's, ... */
+    bool forward, backward; /* strands in which it occurs; neither: the optimizer's and others */
     dh_pair_source source;
     int64_t solo_ns;     /* median of the samples, 1..DH_PAIR_MAX_NS */
     int64_t spread_ns;   /* from their first to their third quartile */
@@ -115,11 +115,12 @@ dh_status dh_profile_merge(dh_ctx *ctx, dh_profile *into, const dh_profile *from
 
 /* ---- profile_trust.c: times from a busy machine ------------------------------------------- */
 
-/* Measured times of a profile that are impossible without other load, which makes operators slower,
- * never faster. A pair is doubtful if it ends before the longer of its operators ends alone. It is
- * doubtful, too, if it ends later than both one after the other and the shorter once more (overlap
- * effectiveness outside of -1 to 1). Deviations below a tenth of the longer operator, and of
- * operators below 20 us, are no sign of load. */
+/* Measured times of a profile that are impossible unless another program was running. Other load
+ * makes operators slower, never faster. A pair with times s (shorter) and l (longer) alone is doubtful
+ * in two cases (overlap effectiveness outside of -1 to 1):
+ *   - it ends before l;
+ *   - it ends after l + 2 s.
+ * Deviations below a tenth of l, and those of operators below 20 us, are no sign of load. */
 typedef struct dh_profile_doubts {
     size_t n_pairs, n_doubtful;
 } dh_profile_doubts;

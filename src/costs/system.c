@@ -382,8 +382,8 @@ static bool is_ring_exchange(const dh_op *op)
     return op->type == DH_OP_RING_EXCHANGE || op->type == DH_OP_RING_EXCHANGE_BOTH;
 }
 
-/* A step of a ring that gathers: a GEMM reads the data that came. In a ring of sums they are added.
- */
+/* A step of a ring that gathers: a GEMM reads the data that came. In a ring of sums they are
+ * added. */
 static bool passes_operand_on(const dh_cost_op *op)
 {
     const dh_graph *g = op->graph;
@@ -393,8 +393,8 @@ static bool passes_operand_on(const dh_cost_op *op)
     return false;
 }
 
-/* A layer's input, or its incoming gradient, gathered over tensor-parallel ranks in 8 bits, not 16.
- */
+/* A layer's input, or its incoming gradient, gathered over tensor-parallel ranks in 8 bits, not
+ * 16. */
 static bool gathers_rounded(const system_costs *c, const dh_cost_op *op)
 {
     return c->job.fp8 && dh_system_has(&c->system, DH_TRAIT_ROUNDED_ONCE) &&

@@ -47,12 +47,12 @@ typedef struct dh_chat {
         const char *after;
     } role[DH_N_CHAT_ROLE];
     bool trims; /* white space at both ends of messages is removed */
-    bool
-        system_in_user; /* a system message stands before the first user's, an empty line between */
-    bool eos;           /* a whole conversation ends with EOS, which is not learnt */
-    bool special;       /* its marks must be special tokens */
-    bool open_end;      /* `after` is left out after the last message */
-    const char *mark;   /* found in the Jinja texts of this template */
+    /* A system message stands before the first user's, an empty line between. */
+    bool system_in_user;
+    bool eos;         /* a whole conversation ends with EOS, which is not learnt */
+    bool special;     /* its marks must be special tokens */
+    bool open_end;    /* `after` is left out after the last message */
+    const char *mark; /* found in the Jinja texts of this template */
 } dh_chat;
 
 /* NULL after the last. */

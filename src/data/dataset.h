@@ -65,8 +65,8 @@ typedef struct dh_dataset_spec {
 } dh_dataset_spec;
 
 /* Opens, and tokenizes texts that are not in the cache. Borrows only the strings and the tokenizer
- * during the call. Where ranks share a cache folder, let one open first. The context's flag stop
- * ends it, and later hashing and packing with any context. It outlives the dataset.
+ * during the call. Where ranks share a cache folder, let one open first. The context's flag `stop`
+ * ends this call, and later hashing and packing with any context. The flag must outlive the dataset.
  *
  * errors    DH_EIO the file
  *           DH_EFORMAT malformed, cut off, empty, or counts and pointers outside of the file; names
@@ -79,8 +79,9 @@ void dh_dataset_close(dh_dataset *ds); /* NULL is fine */
 int64_t dh_dataset_tokens(const dh_dataset *ds);
 /* Whether the tokenizer made ids of any of its files; false: all had ready tokens. */
 bool dh_dataset_has_text(const dh_dataset *ds);
-/* A hash of all of the tokens, by threads: in which files they lie and by how many bytes each does
- * not show. Streams of equal length and hash are taken to be the same.
+/* A hash of all tokens, computed by several threads. It does not depend on the files in which the
+ * tokens lie, nor on the bytes of a token there. Streams of equal length and hash are taken to be
+ * the same.
  * errors    those of dh_dataset_check_same; DH_ENOMEM */
 dh_status dh_dataset_hash(dh_ctx *ctx, const dh_dataset *ds, uint64_t *hash);
 /* The hash that old checkpoints have for more than 2^24 tokens. It covers that many tokens, in
@@ -123,11 +124,13 @@ dh_status dh_dataset_read(dh_ctx *ctx, const dh_dataset *ds, int64_t first, int6
  * eos, and with their file. A document longer than a row is cut; one of a single token is left out.
  * The data, the seed and the order decide which documents share a row (src/data/pack.h). Rows are
  * the same in all epochs.
- * in        the dataset was opened with spec.documents
- *           eos: -1: there is no such token; documents are then files of plain text, and those that
+ * in        ds: opened with spec.documents
+ *           eos: -1: there is no such token. Documents are then files of plain text, and those that
  *           an index marks
- * errors    DH_EINVAL the ends of documents are not known, also where token files have no eos among
- *           the first 4 Mi; DH_EFORMAT an id outside the vocabulary; DH_ENOMEM */
+ * errors    DH_EINVAL the ends of documents are not known. Token files without an eos in their first
+ *           4 Mi tokens count as such
+ *           DH_EFORMAT an id outside the vocabulary
+ *           DH_ENOMEM */
 dh_status dh_dataset_pack(dh_ctx *ctx, dh_dataset *ds, int64_t row_len, int32_t eos);
 /* Conversations in rows: several whole ones, or one a row. A conversation longer than a row is cut;
  * parts without an answer are left out.
@@ -137,12 +140,13 @@ bool dh_dataset_is_packed(const dh_dataset *ds);
 
 /* A row, token by token: [row_len] each. */
 typedef struct dh_dataset_row {
-    int32_t *tokens, *targets; /* targets -1 where there is none: padding, what is not learnt */
+    int32_t *tokens, *targets; /* a target of -1: padding, or a token that is not learnt */
     int32_t *positions;        /* in the document; of padding 0 */
-    int64_t *documents;        /* a number of its own; of padding 0 */
+    int64_t *documents;        /* number of the token's document; of padding 0 */
 } dh_dataset_row;
 
-/* Row of sample i >= 0 of packed documents. errors and threads: those of dh_dataset_sample */
+/* Row of sample i >= 0 of packed documents. Any thread, at the same time.
+ * errors    those of dh_dataset_sample */
 dh_status dh_dataset_packed_row(dh_ctx *ctx, const dh_dataset *ds, int64_t sample_index,
                                 const dh_dataset_row *row);
 /* Lengths of the row's documents, in tokens that another one follows. n_targets is the number of
@@ -187,7 +191,7 @@ typedef struct dh_token_run {
 } dh_token_run;
 typedef DH_VEC(dh_token_run) dh_token_runs;
 
-/* Ascending numbers of tokens, from a file's first, behind which documents end. */
+/* Where documents end: numbers of tokens from the file's begin, ascending. */
 typedef DH_VEC(int64_t) dh_token_ends;
 
 /* Readers of mapped token files. Runs point into the bytes given. llm.c gives one run, Megatron one

@@ -312,8 +312,8 @@ static dh_status add_special_tokens(dh_ctx *ctx, hf_file *hf)
     return st;
 }
 
-/* An unknown token that is an added token stays special, except in tokenizers that know one kind.
- */
+/* An unknown token that is an added token stays special, except in tokenizers that know one
+ * kind. */
 static void mark_unknown(dh_tokenizer *tok)
 {
     dh_piece *p = &tok->vocab.pieces.at[tok->unk];

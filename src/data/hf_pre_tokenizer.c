@@ -191,8 +191,7 @@ dh_status hf_read_byte_level(dh_ctx *ctx, hf_file *hf)
     return hf_apply_section(ctx, hf, &byte_level_steps);
 }
 
-/* ---- the Llama 2 kind: spaces stay spaces, whole texts are merged -----------------------------
- */
+/* ---- the Llama 2 kind: spaces stay spaces, whole texts are merged ---------------------------- */
 
 static dh_status normalize_prepend(dh_ctx *ctx, hf_file *hf, json_t *node)
 {

@@ -223,8 +223,7 @@ const dh_normalize_kind dh_normalize_form = {"form", by_form},
                         dh_normalize_charsmap = {"charsmap", by_charsmap},
                         dh_normalize_bytes = {"bytes", by_bytes};
 
-/* ---- the list ---------------------------------------------------------------------------------
- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static void free_step(dh_normalize_step *step)
 {

@@ -13,8 +13,8 @@
 #define MAX_GROUPS 64
 #define STEPS_BASE ((int64_t)1 << 22)
 #define STEPS_PER_BYTE 64
-/* Of this thread's processor, within matches: for what no step shows, as 65,535 repeats that fail.
- */
+/* Processor time of this thread inside matches. It limits work that steps do not show, such as 65,535
+ * repeats that fail. */
 #define CPU_NS_BASE 2000000000
 #define CPU_NS_PER_BYTE 200
 #define MATCH_LIMIT 2000000000u /* the steps are fewer */

@@ -70,8 +70,7 @@ dh_status dh_save_config_of(dh_ctx *ctx, const dh_tokenizer *tok, const char *cl
     return st;
 }
 
-/* ---- bytes and characters ---------------------------------------------------------------------
- */
+/* ---- bytes and characters -------------------------------------------------------------------- */
 
 /* {"token": id}; spelled: bytes by their characters in such files. */
 static json_t *plain_vocab(const dh_vocab *v, bool spelled)

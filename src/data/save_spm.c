@@ -11,8 +11,7 @@
 /* Text of the unknown token. In a model its text is the one shown for it. */
 #define UNKNOWN "<unk>"
 
-/* ---- tokens ------------------------------------------------------------------------------------
- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 static json_t *marked(const unsigned char *bytes, size_t n)
 {
@@ -69,8 +68,7 @@ static json_t *added_tokens(const dh_tokenizer *tok)
     return all;
 }
 
-/* ---- merges ------------------------------------------------------------------------------------
- */
+/* ---- merges ---------------------------------------------------------------------------------- */
 
 static int by_rank(const void *a, const void *b)
 {
@@ -99,8 +97,7 @@ static json_t *merges(const dh_tokenizer *tok)
     return all;
 }
 
-/* ---- unigram -----------------------------------------------------------------------------------
- */
+/* ---- unigram --------------------------------------------------------------------------------- */
 
 /* [[text, score], ...]; NULL: out of memory. */
 static json_t *scores(const dh_tokenizer *tok)
@@ -136,8 +133,7 @@ static json_t *replace(const char *kind, const char *pattern, const char *conten
                      content);
 }
 
-/* ---- steps -------------------------------------------------------------------------------------
- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 /* NULL: out of memory, of which jansson remembers its own alone. */
 static json_t *normalizer(const dh_tokenizer *tok)
@@ -192,8 +188,7 @@ static json_t *processor(const dh_tokenizer *tok)
                      pair, "special_tokens", tokens);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* The part of a model that such a file cannot express; NULL: it can express all. */
 static const char *beyond(const dh_tokenizer *tok)

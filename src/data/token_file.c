@@ -222,8 +222,8 @@ static dh_status add_sequence(dh_ctx *ctx, const megatron_index *index, uint64_t
     return dh_vec_push(runs, run) ? DH_OK : dh_no_memory(ctx);
 }
 
-/* Documents that end before sequence i, after `at` tokens. Documents without a token do not count.
- */
+/* Documents that end before sequence i, after `at` tokens. Documents without a token do not
+ * count. */
 static dh_status add_ends(dh_ctx *ctx, const megatron_index *index, uint64_t i, int64_t at,
                           uint64_t *mark, dh_token_ends *ends)
 {

@@ -94,8 +94,7 @@ static uint32_t pop(learner *l)
     return DH_NONE;
 }
 
-/* ---- pairs ------------------------------------------------------------------------------------
- */
+/* ---- pairs ----------------------------------------------------------------------------------- */
 
 static pair *find_pair(learner *l, uint32_t left, uint32_t right, bool make)
 {
@@ -137,8 +136,7 @@ static void push_touched(learner *l)
     l->touched.n = 0;
 }
 
-/* ---- merging ----------------------------------------------------------------------------------
- */
+/* ---- merging --------------------------------------------------------------------------------- */
 
 /* `fresh` for each `left`, `right` of a word; what this does to the pairs around it. */
 static void merge_in(learner *l, uint32_t in, uint32_t left, uint32_t right, uint32_t fresh)
@@ -203,8 +201,7 @@ static dh_status merge(dh_ctx *ctx, learner *l, uint32_t id)
     return st;
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static dh_status add_tokens(dh_ctx *ctx, dh_vocab *v, uint32_t byte_id[256])
 {

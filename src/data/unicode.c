@@ -109,8 +109,8 @@ void dh_lowercase(const unsigned char *text, size_t n, dh_str *out)
 
 /* ---- normal forms --------------------------------------------------------------------------- */
 
-/* TUNING: characters that wait before they are composed and written; 16 KiB stay in the L1 cache.
- */
+/* TUNING: characters that wait before they are composed and written; 16 KiB stay in the L1
+ * cache. */
 enum { WAITING = 4096, MOST_DECOMPOSED = 32, FEW_MARKS = 16 };
 
 static const struct {

@@ -20,8 +20,7 @@ typedef struct dh_text_file {
     uint64_t hash[2]; /* XXH3, 128 bits */
 } dh_text_file;
 
-/* A file's name without ".gz" or ".zst": its length; that of the whole name where it has neither.
- */
+/* Length of a file's name without its ending ".gz" or ".zst", if it has one. */
 size_t dh_unpacked_name(const char *path);
 /* Opens a text file. A file compressed by gzip or zstd (by its first bytes) is unpacked to an
  * unnamed file in $TMPDIR, else in /tmp, that is gone when the map is closed. Other files are

@@ -152,8 +152,7 @@ static dh_status add_frontier(dh_ctx *ctx, const dh_resolved *job, json_t *docum
                                                                                 : dh_no_memory(ctx);
 }
 
-/* ---- processors of communicators --------------------------------------------------------------
- */
+/* ---- processors of communicators ------------------------------------------------------------- */
 
 static json_t *groups_json(uint64_t groups)
 {

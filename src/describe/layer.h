@@ -10,9 +10,8 @@
 typedef struct dh_layer_plan {
     dh_arena *arena;
     dh_program *program;
-    dh_graph
-        *graphs[2]; /* graphs of the forward's and of the backward's layer; one graph where these
-                     * are alike */
+    /* Graphs of the forward's and of the backward's layer; one graph where these are alike. */
+    dh_graph *graphs[2];
     int64_t layer[2];
     const dh_model *model; /* the job's */
     dh_ordering ordering;

@@ -60,8 +60,8 @@ dh_status dh_simulated_open(dh_ctx *ctx, const dh_job *job, const char *strategi
  * of these that applies:
  *   1. The job's schedule, if it makes pairs or the strategy needs none.
  *   2. The strategy's own schedule, with the number of virtual stages that this fixes.
- *   3. The schedule with the shortest step among the others with pairs and one copy of the model.
- */
+ *   3. The schedule with the shortest step among the others with pairs and one copy of the
+ *      model. */
 dh_status dh_simulated_run(dh_ctx *ctx, const dh_job *job, const dh_simulated_how *how,
                            dh_simulated_list *list);
 void dh_simulated_fini(dh_simulated_list *list);

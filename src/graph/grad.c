@@ -107,8 +107,8 @@ static void grad_head_norm(tape *t, const dh_op op)
               IDS(param_grad(t, op.in[1]), param_grad(t, op.in[2])));
 }
 
-/* The rank has its own heads. The dots of all heads are summed over the ranks that have the others.
- */
+/* The rank has its own heads. The dots of all heads are summed over the ranks that have the
+ * others. */
 static void grad_qk_norm(tape *t, const dh_op op)
 {
     const uint32_t sums = op.in[0], x = op.in[1], w_q = op.in[2], w_k = op.in[3];

@@ -29,8 +29,8 @@ void tape_fini(tape *t);
 uint32_t tape_add(tape *t, const dh_tensor *tensor);
 /* A new activation shaped like `like`, named d<like>. */
 uint32_t tape_like(tape *t, uint32_t like);
-/* A new activation of another type, shaped like `like`, of one of several steps: named NAME.STEP.
- */
+/* A new activation of another type, shaped like `like`, of one of several steps: named
+ * NAME.STEP. */
 uint32_t tape_step(tape *t, uint32_t like, const char *name, int32_t step, dh_dtype dtype);
 /* A new view: of `whole`, a tensor like what `part` is rows of, the same rows. */
 uint32_t tape_rows(tape *t, uint32_t whole, uint32_t part);

@@ -458,8 +458,7 @@ double dh_op_bytes(const dh_graph *graph, const dh_op *op);
 bool dh_op_attends(dh_op_type type);
 /* GEMMs and attention: what "FLOPs" of a model or a device count. */
 bool dh_op_multiplies(dh_op_type type);
-/* Whether it works on rows of experts, or carries them, and has room for more than an even share.
- */
+/* Whether it works on rows of experts, or carries them, with room for more than an even share. */
 bool dh_op_follows_load(const dh_op *op);
 
 /* ---- completion in parts ---------------------------------------------------------------- */
@@ -676,8 +675,8 @@ typedef struct dh_opt_region {
  *                       travels back from its end. */
 typedef struct dh_opt_norm {
     int32_t group; /* -1: this rank alone */
-    bool before,
-        behind; /* there are stages before, after this one in the chain; neither: no chain */
+    /* The chain has stages before this one, and after it; neither: there is no chain. */
+    bool before, behind;
     /* fused (no chain; CoCoNet, arXiv 2105.05720, 6.1): each region steps by the norm of its own
      * gradients as soon as they are complete.
      *

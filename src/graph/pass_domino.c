@@ -40,8 +40,8 @@ enum { MAX_PARTS = 8, MAX_COLUMNS = 4 };
 typedef struct pass {
     rewrite to;
     int n_parts, n_columns;
-    /* By tensor of the graph before, DH_NONE until wanted: parts of rows; of a weight, of columns.
-     */
+    /* By tensor of the graph before, DH_NONE until wanted: parts of rows; of a weight, of
+     * columns. */
     uint32_t (*parts)[MAX_PARTS];
     dh_op joins[MAX_PARTS]; /* by part: puts the columns of its last sum together */
     int n_joins;            /* not in the new order yet: those of all parts, or 0 */

@@ -225,8 +225,8 @@ static const char *why_not(mover *m, const dh_op *op, const rewrite_row_op *row,
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* A collective makes its result the same on all of its group; what moves data elsewhere, nothing.
- */
+/* A collective makes its result the same on all ranks of its group. Operators that move data to
+ * other ranks make no result the same. */
 static uint64_t same_after(mover *m, const dh_op *op)
 {
     const dh_op_info *info = dh_op_info_of(op->type);

@@ -9,10 +9,12 @@
  *
  * Validation, timing and programs share one rule of execution. A rank runs its
  * slots strictly in order and blocks until the inputs of all actions of a slot
- * have arrived.
- *   F(v, j) needs F(v-1, j)
- *   B(v, j), I(v, j) need F(v, j) and the B or I of (v+1, j)
- *   W(v, j) needs I(v, j)
+ * have arrived:
+ *
+ *   action               needs
+ *   F(v, j)              F(v-1, j)
+ *   B(v, j) or I(v, j)   F(v, j), and the B or I of (v+1, j)
+ *   W(v, j)              I(v, j)
  *
  * A model copy is one full set of virtual stages; micro-batch j runs through
  * copy_of[j] only. Schedules wavelet, bidirectional and dualpipe have two. */
@@ -198,8 +200,8 @@ typedef struct dh_schedule_row {
     bool breadth_first;  /* all micro-batches run through a virtual stage before the next one, also
                           * on one rank */
     bool planned;        /* placed by the spec's costs and limits */
-    int32_t
-        settles; /* times p: number of micro-batches after which each adds the same time; 0: 2 */
+    /* After p times this many micro-batches, every further one adds the same time; 0: 2. */
+    int32_t settles;
     /* NULL: every p and m is accepted.
      * in        spec: n_chunks is resolved, and sizes are in range
      * errors    DH_EUNSUPPORTED the reason, and values that would be right */
@@ -213,9 +215,10 @@ static inline int32_t dh_schedule_settles(const dh_schedule_row *row)
     return row->settles ? row->settles : 2;
 }
 
-/* Whether the order of micro-batches on a single stage is the row's own. It is where virtual stages
- * take them in turn, or where a forward runs beside the backward of the micro-batch before it. With
- * the others one stage has the order of 1F1B: F and B of each micro-batch. */
+/* Whether the row has an order of its own on a single pipeline rank. Two kinds of rows have one:
+ *   - several virtual stages take turns on the rank;
+ *   - a forward runs during the backward of the micro-batch before it.
+ * With all other rows one rank has the order of 1F1B: F and B of each micro-batch. */
 static inline bool dh_schedule_orders_one_stage(const dh_schedule_row *row)
 {
     const bool beside = row->pairs && row->placement == DH_PLACE_ROUND_ROBIN;
@@ -264,8 +267,8 @@ dh_status dh_schedule_shorten(dh_ctx *ctx, const dh_schedule *schedule, int32_t 
  *
  *   0F3, 7B3, 7I0, 7W0      virtual stage, action, micro-batch
  *   (0F7;7B3)OVERLAP_F_B    a pair; pairs unknown to PyTorch are written in the same way
- *   SEND_F, RECV_F, ...     communication and sharding: skipped, since transfers follow from the
- *                           placement (also SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD)
+ *   SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD
+ *                           skipped. Transfers follow from the placement
  *
  * Lines with # are skipped. The placement follows from the rank of each action. Micro-batches with
  * different routes are different copies of the model. The schedule is validated.

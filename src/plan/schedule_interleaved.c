@@ -7,8 +7,7 @@
  * torch.distributed.pipelining). */
 #include "schedule_build.h"
 
-/* ---- rounds ------------------------------------------------------------------------------------
- */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 static int32_t n_rounds(const dh_schedule_spec *spec)
 {
@@ -57,8 +56,7 @@ static dh_status needs_chunks(dh_ctx *ctx, const char *name, const char *plain,
     return check_rounds(ctx, name, spec);
 }
 
-/* ---- interleaved 1F1B --------------------------------------------------------------------------
- */
+/* ---- interleaved 1F1B ------------------------------------------------------------------------ */
 
 static dh_status interleaved_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
 {
@@ -91,8 +89,7 @@ static dh_status interleaved(dh_ctx *ctx, const dh_schedule_row *row, const dh_s
     return dh_builder_finish(ctx, &b, schedule);
 }
 
-/* ---- interleaved Zero Bubble -------------------------------------------------------------------
- */
+/* ---- interleaved Zero Bubble ----------------------------------------------------------------- */
 
 static dh_status interleaved_zb_applicable(dh_ctx *ctx, const dh_schedule_spec *spec)
 {

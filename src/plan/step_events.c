@@ -107,8 +107,7 @@ static dh_status list_timed(dh_ctx *ctx, maker *m)
     return DH_OK;
 }
 
-/* ---- turns of two copies of the model ---------------------------------------------------------
- */
+/* ---- turns of two copies of the model -------------------------------------------------------- */
 
 /* When a stage's gradients are complete in all copies, by the schedule's clock. */
 static int64_t complete_ns(const maker *m, int32_t stage)

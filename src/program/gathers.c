@@ -231,8 +231,7 @@ dh_status plan_add_gathers(dh_ctx *ctx, plan *b, const stage *s)
     return DH_OK;
 }
 
-/* ---- whole buckets ------------------------------------------------------------------------------
- */
+/* ---- whole buckets --------------------------------------------------------------------------- */
 
 static dh_status find_whole(dh_ctx *ctx, plan *b, uint32_t flat, dh_whole **whole)
 {
@@ -333,8 +332,7 @@ static dh_status drop(dh_ctx *ctx, plan *b, uint32_t block, const plan_walk *wal
     return DH_OK;
 }
 
-/* ---- slots ------------------------------------------------------------------------------------
- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t block_at(const plan_walk *walk, size_t i)
 {

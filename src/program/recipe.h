@@ -71,9 +71,9 @@ typedef struct dh_recipe {
                               * come, and there are so many of them at least; 0: by the norm */
     bool clips;            /* gradients are clipped by the norm of all */
     bool balances_routers; /* biases of routers go by the load of their experts */
-    bool
-        one_link_stream; /* all transfers between stages on one stream, not by link and direction */
-    bool by_matrix;      /* of ZeRO-3: a message for each of a block's matrices, not for all */
+    /* All transfers between stages on one stream, not by link and direction. */
+    bool one_link_stream;
+    bool by_matrix;       /* of ZeRO-3: a message for each of a block's matrices, not for all */
     int64_t bucket_bytes; /* most gradients of one transfer; 0: DH_BUCKET_BYTES */
     dh_recompute_kind recompute;
     bool in_stages;                 /* gradients are summed in stages, also where no pass says so */

@@ -230,8 +230,8 @@ static dh_status add_clears(dh_ctx *ctx, const dh_reducer *r, uint32_t id, const
 
 static dh_flat first_flat(const dh_reducer *r, uint32_t id);
 
-/* The storage of the gradients that were reduced before: whoever comes behind has waited for that.
- */
+/* Releases the storage of the gradients that were reduced before. The next writer has waited for
+ * their reduction. */
 static dh_status add_release(dh_ctx *ctx, const dh_reducer *r, uint32_t id, bool first,
                              sum_list *list)
 {

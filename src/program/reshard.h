@@ -28,8 +28,8 @@ extern "C" {
 
 /* Kinds of tensors to move; a mask. */
 enum {
-    DH_RESHARD_PARAMS =
-        1, /* parameters of forward and backward: matrices in compute precision, vectors */
+    /* Parameters of forward and backward: matrices in compute precision, vectors. */
+    DH_RESHARD_PARAMS = 1,
     DH_RESHARD_GRADS = 2, /* summed gradients; of a sharded one each rank's shard */
     DH_RESHARD_STATES = 4 /* masters, copies in compute precision, moments */
 };
@@ -80,8 +80,8 @@ typedef struct dh_slice {
     uint32_t tensor;
     dh_box box;
     uint32_t to, held; /* rank of the second layout, and its box there */
-    uint32_t owner0,
-        n_owners;   /* into dh_reshard.owners; only the rank itself where it has the box */
+    /* Into dh_reshard.owners; only the rank itself where it has the box. */
+    uint32_t owner0, n_owners;
     uint32_t from;  /* the chosen owner, into dh_reshard.owners */
     uint32_t chunk; /* slices of a chunk travel together; 0: the slice stays on its rank */
 } dh_slice;

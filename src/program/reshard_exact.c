@@ -58,10 +58,10 @@ double dh_reshard_load_busiest(const dh_reshard_load *load)
 
 /* ---- a bound --------------------------------------------------------------------------------- */
 
-/* Bytes that must pass a rank's wires, by those that any owner could send, and only others could.
- */
+/* Bytes that must pass a rank's wires. */
 typedef struct dues {
-    int64_t cross, any;
+    int64_t cross; /* all owners are on other nodes */
+    int64_t any;   /* an owner is on the rank's node, others perhaps on other nodes */
 } dues;
 
 /* Two wires side by side: as if bytes were a fluid. */

@@ -1,5 +1,5 @@
-/* Structures common to the files of this folder: simulated ranks and the times of their operators.
- */
+/* Structures common to the files of this folder: simulated ranks and the times of their
+ * operators. */
 #ifndef DH_SIM_SIM_H
 #define DH_SIM_SIM_H
 

@@ -121,8 +121,8 @@ static uint32_t cut_of(const dh_slot_op *ops, uint32_t n, bool forward)
     return middle;
 }
 
-/* Where the layer's last collective ends the second unit; what follows it begins the unit behind.
- */
+/* Where the layer's last collective ends the second unit; what follows it begins the unit
+ * behind. */
 static uint32_t end_of(const dh_slot_op *ops, uint32_t cut, uint32_t n)
 {
     for (uint32_t i = n; i-- > cut;)

@@ -7,8 +7,8 @@
  * (dh_slot_time), and the one that ends first is kept. That is coarse, but cheap, and steady over
  * the layers. List scheduling (list.c) decides for each operator by itself.
  *
- * Source: Centauri (Chen et al., ASPLOS 2024, doi:10.1145/3620666.3651369), scheduling of layers.
- */
+ * Source: Centauri (Chen et al., ASPLOS 2024, doi:10.1145/3620666.3651369), scheduling of
+ * layers. */
 #include <stdlib.h>
 #include <string.h>
 

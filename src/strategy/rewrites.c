@@ -187,8 +187,8 @@ dh_status dh_rewrites_find(dh_ctx *ctx, const dh_graph_spec *graphs, const dh_co
 
 /* ---- programs of their own ------------------------------------------------------------------ */
 
-/* In a model nothing waits for tensors that persist. Here they are written and read like others.
- */
+/* In a model nothing waits for tensors that persist. Here they are written and read like
+ * others. */
 static void make_plain(dh_graph *g)
 {
     for (size_t i = 0; i < g->tensors.n; i++) g->tensors.at[i].kind = DH_TENSOR_ACT;

@@ -130,9 +130,9 @@ typedef struct dh_slot_item {
     const dh_graph *graph; /* its block's, or that of the reductions (DH_BLOCK_GRADS) after it */
     uint32_t op;           /* of the graph */
     uint32_t block;        /* place of its block in the strand, from 0 */
-    const uint32_t
-        *after; /* [n_after] earlier items of the strand that it follows, in addition to those by
-                 * tensors: reductions share no graph with their gradients */
+    /* [n_after] earlier items of the strand that it follows, in addition to those by tensors:
+     * reductions share no graph with their gradients. */
+    const uint32_t *after;
     uint32_t n_after;
     uint32_t after_f;    /* dh_slot_op */
     uint64_t work_bytes; /* dh_slot_op */

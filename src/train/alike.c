@@ -24,8 +24,7 @@ static void texts_fini(texts *t)
     free(t->of);
 }
 
-/* ---- gathering --------------------------------------------------------------------------------
- */
+/* ---- gathering ------------------------------------------------------------------------------- */
 
 typedef struct brief {
     char hash[DH_CKPT_HASH_TEXT];
@@ -61,8 +60,7 @@ static dh_status gather(dh_ctx *ctx, const dh_ranks *ranks, const char *text, te
     return dh_comm_all_gatherv(ctx, ranks->control, text, t->all, t->lengths, DH_U8);
 }
 
-/* ---- saying what differs ------------------------------------------------------------------------
- */
+/* ---- saying what differs --------------------------------------------------------------------- */
 
 static bool same_texts(const texts *t, int64_t a, int64_t b)
 {

@@ -51,8 +51,7 @@ static dh_status while_loading(dh_ctx *ctx, dh_status st, const source *from)
     return st == DH_OK ? DH_OK : dh_ctx_while(ctx, "loading %s %s", from->setting, from->path);
 }
 
-/* ---- weights that are trained ------------------------------------------------------------------
- */
+/* ---- weights that are trained ---------------------------------------------------------------- */
 
 static dh_status load_trained(dh_ctx *ctx, dh_run *run, const source *from)
 {
@@ -84,8 +83,7 @@ dh_status dh_run_init_weights(dh_ctx *ctx, dh_run *run)
                                                  : init_new(ctx, run));
 }
 
-/* ---- weights beside adapters -------------------------------------------------------------------
- */
+/* ---- weights beside adapters ----------------------------------------------------------------- */
 
 static dh_status load_base(dh_ctx *ctx, dh_run *run)
 {

@@ -144,8 +144,7 @@ dh_status dh_load_record_gather(dh_ctx *ctx, const dh_ranks *ranks, dh_load_reco
                               r->model->n_layers * r->model->n_experts, DH_F64, DH_REDUCE_MAX);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* [n] values over n_all of them. */
 static json_t *array_of(const double *values, int64_t n, double n_all)

@@ -8,8 +8,7 @@
 
 enum { MAX_FILE_BYTES = 64 << 20 };
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static dh_status check_experts(dh_ctx *ctx, const json_t *root, const dh_model *model,
                                const char *path)
@@ -76,8 +75,7 @@ dh_status dh_load_read(dh_ctx *ctx, dh_arena *arena, const dh_model *model, cons
     return DH_OK;
 }
 
-/* ---- of a job ----------------------------------------------------------------------------------
- */
+/* ---- of a job -------------------------------------------------------------------------------- */
 
 dh_status dh_job_load_costs(dh_ctx *ctx, dh_arena *arena, const dh_job *job, const dh_costs *plain,
                             const dh_costs **costs)

@@ -18,8 +18,8 @@ enum {
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 
-/* Not readable: no object with a step, such as a line that was cut, or in which a byte was changed.
- */
+/* Not readable: no object with a step, such as a line that was cut, or in which a byte was
+ * changed. */
 static dh_status read_step(dh_ctx *ctx, const char *line, size_t n_bytes, bool *readable,
                            int64_t *step)
 {

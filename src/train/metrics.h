@@ -27,8 +27,8 @@ void dh_metrics_close(dh_metrics *m);
 /* Whether DIR/metrics.jsonl has a line of the step with this key, near its end. */
 dh_status dh_metrics_find(dh_ctx *ctx, const char *dir, int64_t step, const char *key, bool *found);
 
-/* The lines of a file of metrics, counted. Zeroed before; caller frees with dh_metrics_lines_fini.
- */
+/* The lines of a file of metrics, counted. Zeroed before; caller frees with
+ * dh_metrics_lines_fini. */
 typedef struct dh_metrics_lines {
     size_t n, n_unreadable; /* unreadable: no objects with a step */
     dh_str numbers;         /* numbers of the first unreadable lines, from 1: "4, 17" */

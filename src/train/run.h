@@ -24,8 +24,8 @@ enum { DH_MEASURED_STEPS = 1 << 16 }; /* the speeds that are kept, of however ma
 /* Work of all ranks together in a step. */
 typedef struct dh_step_work {
     int64_t tokens; /* with a target */
-    int64_t documents,
-        padding;  /* of packed documents: how many, tokens without target behind them */
+    /* Of packed documents: how many, tokens without target behind them. */
+    int64_t documents, padding;
     double flops; /* of the model */
 } dh_step_work;
 
@@ -97,8 +97,7 @@ dh_status dh_run_step_work(dh_ctx *ctx, const dh_run *run, dh_step_work *work);
 /* Into the run folder, so that a sample needs nothing else. */
 dh_status dh_run_save_tokenizer(dh_ctx *ctx, const dh_run *run);
 
-/* ---- initial.c: the weights that a run begins with --------------------------------------------
- */
+/* ---- initial.c: the weights that a run begins with ------------------------------------------- */
 /* For a run with adapters: reads the weights that stay as they are, and their hash. Other runs have
  * none. Every rank calls.
  * errors    DH_EINVAL processes have other weights under the path: names ranks and setting;

@@ -20,8 +20,7 @@
 #include "base/memory.h"
 #include "train/run.h"
 
-/* ---- the board --------------------------------------------------------------------------------
- */
+/* ---- the board ------------------------------------------------------------------------------- */
 
 void dh_save_board_init(dh_save_board *board)
 {
@@ -196,8 +195,7 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 dh_status dh_saver_bytes(dh_ctx *ctx, const dh_program *program, uint64_t *n_bytes)
 {
@@ -269,8 +267,7 @@ dh_status dh_saver_open(dh_ctx *ctx, dh_run *run)
     return dh_ranks_agree(ctx, &run->ranks, start(ctx, run));
 }
 
-/* ---- beside training --------------------------------------------------------------------------
- */
+/* ---- beside training ------------------------------------------------------------------------- */
 
 /* The rank's own failure to write, once its thread is through. */
 static dh_status outcome(dh_ctx *ctx, dh_saver *s)
@@ -421,8 +418,7 @@ void dh_saver_close(dh_run *run)
     s->n_threads = 0;
 }
 
-/* ---- between steps ----------------------------------------------------------------------------
- */
+/* ---- between steps --------------------------------------------------------------------------- */
 
 static dh_status save_parts(dh_ctx *ctx, dh_run *run, dh_save *save, const dh_share *share)
 {
@@ -446,8 +442,7 @@ static dh_status save_between(dh_ctx *ctx, dh_run *run)
     return st;
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 dh_status dh_run_save(dh_ctx *ctx, dh_run *run)
 {

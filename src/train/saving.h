@@ -12,8 +12,7 @@
 
 typedef struct dh_run dh_run;
 
-/* ---- snapshot.c: one checkpoint, as one rank makes it -----------------------------------------
- */
+/* ---- snapshot.c: one checkpoint, as one rank makes it ---------------------------------------- */
 
 enum { DH_SAVE_FILES = 2, DH_SAVE_SECTIONS = 3 };
 
@@ -54,8 +53,7 @@ dh_status dh_save_seal(dh_ctx *ctx, const dh_run *run, dh_save *save);
 /* Removes what was not sealed. */
 void dh_save_end(dh_save *save);
 
-/* ---- saving.c: beside training ----------------------------------------------------------------
- */
+/* ---- saving.c: beside training --------------------------------------------------------------- */
 
 /* State of the checkpoint under way, shared by the writing threads of a process's ranks. It uses no
  * communicator, so a rank that fails meanwhile does not keep the others from completing it. */
@@ -103,8 +101,7 @@ dh_status dh_saver_open(dh_ctx *ctx, dh_run *run);
  * there, which they do without the ranks' help where these are threads. */
 void dh_saver_close(dh_run *run);
 
-/* ---- for the training loop; every rank calls ---------------------------------------------------
- */
+/* ---- for the training loop; every rank calls ------------------------------------------------- */
 
 /* A checkpoint of the run as it is; with checkpoint.async its copy, once the one before is
  * complete: begun here, and through before anything is updated (dh_saver_hold). */

@@ -44,8 +44,7 @@ void dh_band_add(dh_band *band, int64_t window, double value)
     band->at[band->n_seen++ % window] = value;
 }
 
-/* ---- in a checkpoint --------------------------------------------------------------------------
- */
+/* ---- in a checkpoint ------------------------------------------------------------------------- */
 
 /* Oldest first. */
 static json_t *band_json(const dh_band *band, int64_t window)
@@ -98,8 +97,7 @@ dh_status dh_spikes_parse(dh_ctx *ctx, const char *text, size_t n_bytes, int64_t
                         "grad_norm are wanted");
 }
 
-/* ---- a step outside ---------------------------------------------------------------------------
- */
+/* ---- a step outside -------------------------------------------------------------------------- */
 
 /* The value that left its band, as rank 0 sees it: all ranks act alike. */
 typedef struct spike {

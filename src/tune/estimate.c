@@ -291,8 +291,8 @@ static dh_status run_schedule(estimate *e)
 }
 
 /* Activations at the time when all whole gradients that do not persist exist. They are the most at
- * any time. But if all forwards come before the first backward, one micro-batch's are gone then.
- */
+ * any time. But if all forwards come before the first backward, one micro-batch's are gone
+ * then. */
 static uint64_t beside_gradients(const estimate *e, int32_t rank, uint64_t activations)
 {
     const int64_t n = e->spec.recipe.n_micro, in_flight = e->spec.recipe.mesh.pp - rank;

@@ -12,8 +12,8 @@
  *
  * If there are many, those of the first strategy go first (scouts). A configuration is worth no
  * look if its work, which no strategy saves, takes longer than a multiple of the scouts' best. An
- * example is 4 tokens a rank. A ring over 512 ranks has 512 steps, which take most of the time.
- */
+ * example is 4 tokens a rank. A ring over 512 ranks has 512 steps, which take most of the
+ * time. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

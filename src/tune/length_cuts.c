@@ -1,8 +1,8 @@
 /* Lengths that groups of documents may end at (length_cuts.h).
  *
  * A document costs what the end of its group asks for: a mesh for rows of that length. The end is
- * to be near, on a scale of octaves, as halves are, and for many tokens rather than many documents.
- */
+ * to be near, on a scale of octaves, as halves are, and for many tokens rather than many
+ * documents. */
 #include "tune/length_cuts.h"
 
 #include <math.h>

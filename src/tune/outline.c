@@ -143,8 +143,8 @@ static void sum_transient(const dh_program *p, const dh_recipe *r, const int64_t
         go |= before != DH_NONE;
     }
     const uint64_t more = o->gathered_forward - DH_MIN(o->gathered_forward, o->gathered);
-    /* The last bucket is reduced, and the next one's gradients come, when its parameters have gone.
-     */
+    /* The last bucket is reduced, and the next one's gradients come, when its parameters have
+     * gone. */
     if (stays && p->flats.n > 0)
         two -= DH_MIN(two, (uint64_t)p->flats.at[0].n_matrix * dh_dtype_bytes(p->dtype));
     go &= p->n_micro == 1;

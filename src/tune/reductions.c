@@ -1,11 +1,12 @@
 /* Reductions of gradients during the slots in which their gradients become complete, and gathers of
  * parameters during the slots that read them.
  *
- * A line of work, and beside it the stream of these communications, in the order in which a program
- * has them (program/gathers.c, slots.c). Each begins when the one before it has ended and the work
- * that it needs is done. A block waits for the gather of its parameters, and so for the reductions
- * in front of that. Work and communications are two flows of the common clock (base/flow.h), which
- * slow each other down. What is left when the rank has done its slots comes after them. */
+ * The model is a line of work, and a stream of these communications at the same time, in the order
+ * of a program (program/gathers.c, slots.c). A communication begins when the one before it has ended
+ * and the work that it needs is done. A block waits for the gather of its parameters, and so for the
+ * reductions before that gather. Work and communications are two flows of the common clock
+ * (base/flow.h), which slow each other down. Communications that are left at the end of the rank's
+ * slots run after them. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +24,7 @@ double tune_run_beside(tune_speeds speeds, double work_ns, double *left_ns)
     return ns + flows[0].left_ns;
 }
 
-/* ---- a line of work, and communications beside it ------------------------------------------- */
+/* ---- a line of work, and communications during it ------------------------------------------- */
 
 enum { MOST_SLOTS = 6 };
 
@@ -31,7 +32,7 @@ typedef struct line {
     const estimate *e;
     const tune_outline *o;                         /* of its rank */
     size_t n_whole;                                /* blocks at once */
-    double work_ns;                                /* of all that was added */
+    double work_ns;                                /* all work that was added */
     double work_at[MOST_SLOTS], ns_at[MOST_SLOTS]; /* slots' ends: work; time once it has run */
     int n_slots;
     double done_ns, ns;        /* work and time that have passed */
@@ -66,9 +67,9 @@ static int by_issue(const void *x, const void *y)
     return (a->number > b->number) - (a->number < b->number);
 }
 
-/* Where gathers may begin: so many blocks are whole at once. A gather waits for the release that many
- * gathers before it, or for the last one before it in the order. What is in front of a gather holds
- * up the work that waits for it. */
+/* Sorts the communications, and finds where gathers may begin. n_whole blocks may be whole at once:
+ * gather number k waits for release number k - n_whole, or for the last release before it if there
+ * are fewer. Work that waits for a gather also waits for every communication before that gather. */
 static void put_in_order(const tune_comms *all, size_t n_whole)
 {
     size_t n_gathers = 0, n_gone = 0;
@@ -94,7 +95,7 @@ static void pass(line *l, double ns, double work_ns)
     l->done_ns += work_ns;
 }
 
-/* Returns the time for which communications go on behind the last slot. */
+/* Returns the time for which communications go on after the last slot. */
 static double run_line(line *l)
 {
     const tune_comms *all = &l->e->t->comms;
@@ -204,16 +205,17 @@ static dh_status add_gathers(const line *l, const strand *s)
     return DH_OK;
 }
 
-/* The work waits for the bucket before. */
+/* The work waits at this place for the reductions of the bucket before. */
 static void settle(line *l, double work_ns)
 {
     for (; l->unsettled < l->settled; l->unsettled++)
         l->e->t->comms.at[l->unsettled].before = work_ns;
 }
 
-/* Gradients that stay whole are reduced in pieces as they are made. Else they are of two buckets at
- * once: a block's are reduced when it is through and the bucket before has gone. behind: all begin
- * when the slot's result is on its way to another stage. */
+/* Gradients that stay whole are reduced in pieces as they are made. With sharded gradients at most
+ * two buckets are whole at once: a block's gradients are reduced when its work is done and the bucket
+ * before is gone.
+ * in        behind: all reductions begin when the slot's result is on its way to another stage */
 static dh_status add_reductions(line *l, const strand *s, bool behind)
 {
     const bool goes = l->e->spec.recipe.sharing.gradients;
@@ -262,9 +264,9 @@ static dh_status add_slot(line *l, const tune_timetable *t, const tune_class *c,
     return DH_OK;
 }
 
-/* What one slot leaves, the next one finds: the time of the class's slot behind one like it, with
- * what comes between them. Reductions of a step's last micro-batch are in the last slot alone.
- * between: they do not follow each other at once */
+/* Time of a slot of the class right after a slot like it, whose communications may still run.
+ * Reductions of a step's last micro-batch are in the last slot alone.
+ * in        between: slots of other kinds run between the two */
 static dh_status time_slot(const estimate *e, const tune_timetable *t, const tune_class *c,
                            double own_ns, bool gathers, bool between, double *ns, double *left_ns)
 {
@@ -310,8 +312,8 @@ static bool stays_whole(const estimate *e)
     return by->parameters && by->reshard == DH_GATHERED_WHOLE;
 }
 
-/* Share of a class's slots behind one of the other direction. A forward whose parameters stay finds
- * those before it as the backward left them. */
+/* Share of a class's slots that come after one of the other direction. If parameters stay whole, 1:
+ * a forward finds them as the backward left them. */
 static double share_that_turns(const estimate *e, const tune_timetable *t, const tune_class *c)
 {
     const bool whole = c->f < 0 && (c->kind == DH_PIPE_F || c->kind == DH_PIPE_B);

@@ -90,8 +90,8 @@ typedef struct filling {
     dh_step_events events;
     int32_t *number; /* by event: that of its slot, or transfer */
     int32_t *known;  /* number_class */
-    int32_t
-        *before; /* [n_ranks]: 1: its last slot that reads parameters was a backward; -1: none */
+    /* [n_ranks]: 1: its last slot that reads parameters was a backward; -1: none. */
+    int32_t *before;
 } filling;
 
 static int32_t link_of(int32_t from, int32_t to)

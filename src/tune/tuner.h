@@ -58,7 +58,7 @@ typedef struct tune_slot {
     int32_t peer;    /* destination rank of a transfer; -1: a slot */
     int32_t link;    /* of a transfer; those of one link and direction go one after another */
     int32_t need[2]; /* a slot's incoming transfers; a transfer's slot; -1: none */
-    int32_t stage;   /* whose gradients are complete after the slot, of one copy of the model; -1 */
+    int32_t stage;   /* stage whose gradients the slot completes, of one copy of the model; -1 */
 } tune_slot;
 
 typedef struct tune_timetable {
@@ -70,9 +70,10 @@ typedef struct tune_timetable {
     int32_t *like;    /* [n_ranks]: first rank with the same types of stages */
     int32_t *counts;  /* [n_ranks][n_classes]: slots */
     int32_t *last; /* [n_copies][n_stages]: slot after which the stage's gradients are complete */
-    /* [n_stages], [0] forwards, [1] backwards. With regather=stage parameters stay for
-     * all slots that follow each other through a stage: n_gathers counts slots that find them
-     * released, n_visits all slots; n_turns those behind a slot of the other direction. */
+    /* [n_stages], [0] forwards, [1] backwards. n_visits counts all slots of a stage. n_gathers
+     * counts those that find its parameters released: with regather=stage parameters stay for all
+     * slots that follow each other through the stage. n_turns counts the slots after one of the
+     * other direction. */
     int32_t *n_gathers[2], *n_visits[2], *n_turns[2];
     int32_t n_types, n_classes, n_slots, n_ranks;
     int32_t **moments; /* [n_ranks][n_moments of the rank] times 1 + 2 n_types: moments.c */
@@ -84,7 +85,7 @@ typedef struct tune_slot_cost {
     double ns;
     double peak_bytes; /* most bytes while it runs, above those before it */
     double delay_ns;   /* part of ns that reductions of gradients during it add */
-    double left_ns;    /* reductions, or gathers, that go on behind it */
+    double left_ns;    /* reductions, or gathers, that go on after it */
 } tune_slot_cost;
 
 /* How a layer's operators and a communication slow each other down, on average over the layer. */
@@ -95,12 +96,12 @@ typedef struct tune_speeds {
 typedef struct tune_rank_end {
     double end_ns, busy_ns;
     double link_ns[TUNE_N_LINKS]; /* end of the last transfer on each of its links */
-    double left_ns;               /* reductions that go on behind its last slot */
-    double begin_ns;              /* when the last of them that waited for a transfer began */
+    double left_ns;               /* reductions that go on after its last slot */
+    double begin_ns;              /* begin of the last reduction that waited for a transfer */
     int32_t waits;                /* slot whose reductions wait; -1: none */
-    tune_speeds beside_slots;     /* of these and slots */
-    double transfer_speed;        /* beside these */
-    bool holds_up;                /* slots wait for them */
+    tune_speeds beside_slots;     /* reductions and slots at the same time */
+    double transfer_speed;        /* of a transfer during reductions */
+    bool holds_up;                /* slots wait for reductions */
     double beside_ns;             /* transfers after its last slot, which run during the next one */
     double peak_bytes;            /* activations; only tune_moments_peak knows them */
 } tune_rank_end;
@@ -119,18 +120,18 @@ typedef struct tune_transfer {
     bool one_link; /* all transfers of a rank go one after another */
 } tune_transfer;
 
-/* Work beside what is left of communication: the time it takes. */
+/* Time of work during which what is left of a communication runs; *left_ns: what is left then. */
 double tune_run_beside(tune_speeds speeds, double work_ns, double *left_ns);
-/* Reductions behind the slot that completes a stage's gradients. They slow down the slots that
- * follow it, and are slowed down by them; and transfers of the rank. */
+/* Reductions after the slot that completes a stage's gradients. They and the slots that follow slow
+ * each other down. So do they and the rank's transfers. */
 typedef struct tune_behind {
     double ns;
-    double
-        during_ns; /* of those of the stage, during the slot, if no others are in front of them */
+    /* Time of the stage's own reductions during the slot, if no others come first. */
+    double during_ns;
     bool waits;    /* until the slot's result is on its way */
     bool holds_up; /* gathers of the slots that follow */
     tune_speeds beside_slots;
-    double transfer_speed; /* of a transfer beside them */
+    double transfer_speed; /* of a transfer during reductions */
 } tune_behind;
 
 /* in        costs [n_classes]; behind [n_stages], NULL: there are no reductions; scratch [n_slots]
@@ -245,12 +246,12 @@ double tune_more_ns(const tune_chain *chain, const tune_stage *stage);
 
 enum { TUNE_N_RECOMPUTE_KINDS = DH_RECOMPUTE_KIND_FORWARD + 1 };
 
-/* What an embedding, a layer or a head exchanges with other ranks. */
+/* Gathers and reductions of an embedding, a layer or a head, with other ranks. */
 typedef struct tune_exchange {
     double forward_ns, backward_ns; /* gathers of its parameters, stored as shards, for either */
     double reduce_ns;               /* reductions of the gradients that its backward completes */
-    int32_t n_pieces;               /* of these, that become ready one after another */
-    bool near;                      /* the backward's come from neighbours */
+    int32_t n_pieces;               /* reductions, which become ready one after another */
+    bool near;                      /* gathers of the backward come from neighbours */
 } tune_exchange;
 
 typedef struct tune_outline {
@@ -259,9 +260,9 @@ typedef struct tune_outline {
     /* Gradients that do not persist: whole ones alive at once; shards that appear while activations
      * are freed. */
     uint64_t transient, reduced;
-    tune_exchange *blocks;                  /* of the rank's stages one after another */
+    tune_exchange *blocks;                  /* [blocks of all stages of the rank] */
     double backward_speed, reduction_speed; /* of both at the same time */
-    double transfer_speed;                  /* of a transfer between stages beside a reduction */
+    double transfer_speed;                  /* of a transfer between stages during a reduction */
     /* The same speeds by kind of recomputation; nothing else here depends on it. */
     tune_speeds speeds[TUNE_N_RECOMPUTE_KINDS];
     double optimizer_ns;
@@ -331,8 +332,8 @@ dh_status tune_shared_timetable(dh_ctx *ctx, tune_shared *shared, const void *ke
 
 typedef DH_VEC(int64_t) tune_numbers;
 
-/* A communication beside a line of work, or a release of what was gathered (reductions.c), by places
- * on the line. */
+/* A communication during a line of work, or a release of gathered parameters (reductions.c). Its
+ * times are places on the line. */
 typedef enum tune_comm_kind {
     TUNE_COMM_REDUCE,
     TUNE_COMM_GATHER,
@@ -344,7 +345,8 @@ typedef struct tune_comm {
     double ns;
     double issued, ready; /* its place in the order; where it can begin */
     double before;        /* where the work waits for it; INFINITY: nowhere */
-    double nth_gone;      /* of the release with the number that this one has of all */
+    /* Entry k of the list: where release number k is issued. It says nothing about entry k itself. */
+    double nth_gone;
 } tune_comm;
 typedef DH_VEC(tune_comm) tune_comms;
 
@@ -496,14 +498,12 @@ dh_status tune_found_refusal(dh_ctx *ctx, tune_found *found, const dh_tune_confi
 /* Values by the first configuration that had them. */
 void tune_found_sort(tune_found *found);
 /* Replaces row i, one of the best, by the same configuration with another value that makes it
- * faster. For its own values
- * it stays the best (found->values).
+ * faster. The old row stays the best one with its own values (found->values).
  * errors    DH_ENOMEM */
 dh_status tune_found_instead(dh_ctx *ctx, tune_found *found, size_t i, const dh_tune_row *row,
                              int64_t place);
 
-/* ---- explore.c: all configurations, by threads ------------------------------------------------
- */
+/* ---- explore.c: all configurations, by threads ----------------------------------------------- */
 
 /* Puts every configuration into `found`, with the same result for any number of threads.
  * in        t: the search's own, which the calling thread uses; options->n_threads

@@ -197,8 +197,7 @@ dh_status dh_shipped_name_row(dh_ctx *ctx, dh_validation *v, const dh_shipped_jo
     return st;
 }
 
-/* ---- FLOPs ------------------------------------------------------------------------------------
- */
+/* ---- FLOPs ----------------------------------------------------------------------------------- */
 
 /* A token's multiplications in a layer: its matrices, and scores with all tokens, made and used. */
 static double matrices(const dh_model *m)

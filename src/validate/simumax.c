@@ -5,8 +5,8 @@
 
 #include "validate/job.h"
 
-/* Peaks of which SimuMax's tables give shares. A cluster on which they are tried may have another.
- */
+/* Peaks of which SimuMax's tables give shares. A cluster on which they are tried may have
+ * another. */
 #define B200_FLOPS_PER_S 2250e12
 #define A100_FLOPS_PER_S 312e12
 

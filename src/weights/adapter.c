@@ -15,8 +15,7 @@
 static const char prefix[] = "base_model.model.";
 enum { MOST_CONFIG_BYTES = 1 << 24 };
 
-/* ---- the weights they belong to ---------------------------------------------------------------
- */
+/* ---- the weights they belong to -------------------------------------------------------------- */
 
 static size_t bytes_of(const weight *t)
 {
@@ -71,8 +70,7 @@ dh_status dh_adapter_hash(dh_ctx *ctx, const dh_weights *w, char text[DH_WEIGHTS
     return hash_those(ctx, w, true, text);
 }
 
-/* ---- reading the configuration ----------------------------------------------------------------
- */
+/* ---- reading the configuration --------------------------------------------------------------- */
 
 /* Values that leave an adapter one of our kind: absent, null, false, an empty list or object. */
 static bool says_nothing(const json_t *value)
@@ -252,8 +250,7 @@ dh_status dh_adapter_read_config(dh_ctx *ctx, const char *folder, dh_lora *lora,
     return st;
 }
 
-/* ---- opening one ------------------------------------------------------------------------------
- */
+/* ---- opening one ----------------------------------------------------------------------------- */
 
 static bool same_linears(const dh_model *model, const dh_lora *lora)
 {
@@ -300,8 +297,7 @@ dh_status dh_adapter_open(dh_ctx *ctx, const char *path, const dh_model *model, 
     return st;
 }
 
-/* ---- writing it -------------------------------------------------------------------------------
- */
+/* ---- writing it ------------------------------------------------------------------------------ */
 
 static json_t *targets_of(const dh_model *model)
 {
@@ -328,8 +324,7 @@ dh_status dh_adapter_print_config(dh_ctx *ctx, const dh_model *model, const char
     return dh_json_text_exact(ctx, root, JSON_INDENT(2), text);
 }
 
-/* ---- merging ----------------------------------------------------------------------------------
- */
+/* ---- merging --------------------------------------------------------------------------------- */
 
 bool dh_adapter_has(const char *name)
 {

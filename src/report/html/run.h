@@ -18,8 +18,8 @@ typedef struct dh_run_folder {
      * NULL: path is a folder. */
     const char *only;
     json_t *document; /* with `only`: the file's JSON document; NULL: it is read, or is none */
-    struct traces
-        *traces;  /* where they are to stay (trace.h), instead of being written; NULL: none */
+    /* Where they are to stay (trace.h), instead of being written; NULL: none. */
+    struct traces *traces;
     json_t *data; /* an object where documents are to stay likewise; NULL: they are written */
     dh_job *job;  /* NULL: no job.yaml */
     dh_mesh mesh; /* the job's; ranks 0 without one */

@@ -1,8 +1,8 @@
 /* The ranks that hold up one that has waited too long, the teller. It waits for members of its group,
  * these may wait for others, and so on. The chain is followed to ranks that wait for nobody. They are
  * to blame, and every rank between is only the messenger. The teller is to blame, too, where the
- * chain comes back to it: another of its streams may wait for somebody else, or compute, or hang.
- */
+ * chain comes back to it: another of its streams may wait for somebody else, or compute, or
+ * hang. */
 #include "impl.h"
 
 #include <stdio.h>

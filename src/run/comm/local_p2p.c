@@ -124,8 +124,8 @@ static void wake(local_shared *s, local_slot *slot)
     pthread_mutex_lock(&s->lock);
 }
 
-/* Whether a member is woken before its transfer is copied: it is there by the time that it looks.
- */
+/* Whether a member is woken before its transfer is copied: it is there by the time that it
+ * looks. */
 static bool is_woken_first(const local_slot *slot, const local_post *post)
 {
     /* TUNING: bytes; about what is copied while a thread wakes. */

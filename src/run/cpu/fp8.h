@@ -76,8 +76,8 @@ DH_FP8_FN float dh_fp8_round(dh_fp8_grid g, float scaled)
     return (scaled + magic) - magic;
 }
 
-/* Sign, exponent and significand of a number of the format as it is stored; NaN where it is none.
- */
+/* Sign, exponent and significand of a number of the format as it is stored; NaN where it is
+ * none. */
 DH_FP8_FN uint8_t dh_fp8_code(dh_fp8_grid g, float rounded)
 {
     const uint32_t bits = dh_float_bits(rounded), sign = bits >> 24 & 0x80;

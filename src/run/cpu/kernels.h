@@ -63,8 +63,7 @@ const char *dh_gemm_method(const dh_gemm *gemm);
 dh_status dh_gemm_run(dh_ctx *ctx, const dh_gemm *gemm, const void *a, const void *b,
                       const float *bias, void *c, void *ws);
 
-/* ---- rounding to 8 bits (fp8.h) ---------------------------------------------------------------
- */
+/* ---- rounding to 8 bits (fp8.h) -------------------------------------------------------------- */
 
 /* y = x [N,C], every row rounded to numbers of the format times a power of two of its own. The
  * result is bf16, which holds them; y may be x. */
@@ -348,10 +347,12 @@ typedef struct dh_latent {
     int64_t N, H, D, R, V;
     bool pairs;
 } dh_latent;
-/* Makes packed qkv [N,3HD] from three parts. These are q [N,HD], kv [N,H(D-R+V)] (a head's keys,
- * then its values) and k_rot [N,R], with which all keys end. Values are filled up with zeros. table
- * is that of dh_k_rope_table for R channels, pos [N]. Rotated channels come out as halves, also
- * where neighbours were rotated. */
+/* Makes packed qkv [N,3HD] from three parts:
+ *   q       [N,HD]
+ *   kv      [N,H(D-R+V)]: a head's keys, then its values, which are filled up with zeros
+ *   k_rot   [N,R]: the end of every head's keys
+ * table: of dh_k_rope_table for R channels; pos [N]. Rotated channels come out as halves, also where
+ * neighbours were rotated. */
 void dh_k_latent_pack(const dh_latent *l, dh_dtype dtype, const void *q, const void *kv,
                       const void *k_rot, const float *table, const int32_t *pos, void *qkv);
 void dh_k_latent_pack_bwd(const dh_latent *l, dh_dtype dtype, const void *dqkv, const float *table,
@@ -366,11 +367,11 @@ void dh_k_latent_cut_bwd(const dh_latent *l, dh_dtype dtype, const void *dcut, v
  * index) in falling order in experts [N,top_k], weights [N,top_k] renormalised to sum 1. */
 void dh_k_router_fwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const void *logits,
                      float *probs, int32_t *experts, float *weights);
-/* Instead of those, weights that are the chosen probabilities as they are. */
+/* Replaces the weights of dh_k_router_fwd by the chosen probabilities as they are. */
 void dh_k_router_plain(int64_t N, int64_t E, int64_t top_k, const float *probs,
                        const int32_t *experts, float *weights);
-/* The choices of N rows instead, dealt in turn: row n has top_k different experts, and every expert
- * as many rows as any other, or one fewer. */
+/* Replaces the choices of N rows by ones that are dealt in turn. A row has top_k different experts.
+ * The numbers of rows of any two experts differ by at most one. */
 void dh_k_router_deal(int64_t N, int64_t E, int64_t top_k, int32_t *experts);
 /* dlogits from dweights [N,top_k] and, added, from aux_coef times the balancing loss
  * over `rows` rows with these counts (dh_k_router_aux). */
@@ -381,11 +382,11 @@ void dh_k_router_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const 
 void dh_k_router_plain_bwd(dh_dtype dtype, int64_t N, int64_t E, int64_t top_k, const float *probs,
                            const int32_t *experts, const float *dweights, const double *counts,
                            int64_t rows, double aux_coef, void *dlogits);
-/* Sparsemixer (Liu et al. 2023, arXiv 2310.00811) without its draws, as Transformers computes
- * Phi-3.5-MoE outside training: probs as above, and the two experts with the largest logits (ties:
- * lower index), E of 2 or more. The weight of the first is its part of a softmax over experts whose
- * logit s is near the largest one, m: m - s <= 2 jitter max(|s|, m). That of the second likewise,
- * without the first. */
+/* Sparsemixer (Liu et al. 2023, arXiv 2310.00811) without its random draws, as Transformers computes
+ * Phi-3.5-MoE outside training. E is 2 or more; probs as above. The two experts with the largest
+ * logits are chosen (ties: lower index). The weight of the first is its part of a softmax over the
+ * experts whose logit s is near the largest one, m: m - s <= 2 jitter max(|s|, m). The weight of the
+ * second is the same without the first expert. */
 void dh_k_router_mix_fwd(dh_dtype dtype, int64_t N, int64_t E, double jitter, const void *logits,
                          float *probs, int32_t *experts, float *weights);
 /* dlogits: the gradient of both softmaxes, plus that of the balancing loss. Which experts are chosen
@@ -468,7 +469,7 @@ void dh_k_moe_unpermute_bwd(dh_dtype dtype, int64_t N, int64_t C, int64_t top_k,
  *   dgrad    dx[r] = dy[r] w[e]          [R,O] -> [R,I]
  *   wgrad    dw[e] += dy[r]^T x[r]       [R,O], [R,I] -> float32 [E,O,I]
  * Rows offsets[s] to offsets[s+1] are those of expert s mod E. The number of each expert's rows is
- * known only when it runs, up to R together. */
+ * known only when the call runs; together they are at most R. */
 typedef enum dh_grouped_kind {
     DH_GROUPED_FORWARD,
     DH_GROUPED_DGRAD,
@@ -488,15 +489,15 @@ dh_status dh_grouped_create(dh_ctx *ctx, const dh_grouped_desc *desc, dh_grouped
 void dh_grouped_destroy(dh_grouped *grouped);
 size_t dh_grouped_workspace(const dh_grouped *grouped);
 /* a: x, or dy; b: w, or x in wgrad; offsets [n_runs + 1] rise from 0 to at most R. Rows
- * of y and dx behind the last run become zeros. */
+ * of y and dx after the last run become zeros. */
 dh_status dh_grouped_run(dh_ctx *ctx, const dh_grouped *grouped, int64_t n_runs,
                          const int64_t *offsets, const void *a, const void *b, void *c, void *ws);
 
 /* ---- threads --------------------------------------------------------------------------- */
 
-/* How many threads the calling thread's team has whenever it is asked for: no more than
- * OMP_THREAD_LIMIT, no fewer by OMP_DYNAMIC. Products are planned for a team of some size, and one
- * that turned out smaller would compute a part of them. */
+/* Fixes the size of the calling thread's team, and returns it: at most OMP_THREAD_LIMIT, and never
+ * reduced by OMP_DYNAMIC. GEMMs are planned for a team of one size. A smaller team would compute only
+ * a part of them. */
 int dh_k_fit_team(void);
 /* Physical cores this process may use (its cpuset); at least 1. */
 int dh_k_cores_allowed(void);
@@ -509,7 +510,7 @@ dh_status dh_k_bind_rank(dh_ctx *ctx, int local_rank, int n_local_ranks, int64_t
                          int *n_threads);
 /* "oneDNN 3.0.2, avx512": the library of GEMMs, the instructions of our own loops. */
 const char *dh_k_describe(char *buf, size_t cap);
-/* Best GEMM rate of a few 2048-cubed products, FLOP/s; 0 on failure. threads 0: as set. */
+/* Best rate of a few GEMMs of 2048 x 2048 x 2048, FLOP/s; 0 on failure. threads 0: as set. */
 double dh_k_gemm_peak(dh_dtype dtype, int threads);
 
 #ifdef __cplusplus

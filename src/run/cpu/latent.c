@@ -5,8 +5,7 @@
 #include "base/base.h"
 #include "run/cpu/split.h"
 
-/* ---- rotation ----------------------------------------------------------------------------------
- */
+/* ---- rotation -------------------------------------------------------------------------------- */
 
 /* Channels of pair i of R that are turned together. */
 static int64_t first_of(const dh_latent *l, int64_t i)
@@ -45,8 +44,7 @@ static void rotate_back(const dh_latent *l, dh_dtype dtype, const void *dy, int6
     }
 }
 
-/* ---- packing -----------------------------------------------------------------------------------
- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 static void copy(dh_dtype dtype, int64_t n, const void *x, int64_t from, void *y, int64_t to)
 {
@@ -113,8 +111,7 @@ void dh_k_latent_pack_bwd(const dh_latent *l, dh_dtype dtype, const void *dqkv, 
                at(dtype, dk_rot, n * l->R));
 }
 
-/* ---- cutting -----------------------------------------------------------------------------------
- */
+/* ---- cutting --------------------------------------------------------------------------------- */
 
 void dh_k_latent_cut(const dh_latent *l, dh_dtype dtype, const void *o, void *cut)
 {

@@ -78,8 +78,7 @@ static dh_status all_reduce_rounded(dh_ctx *ctx, const transfer *t)
     return DH_OK;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static dh_status all_gather(dh_ctx *ctx, const transfer *t)
 {

@@ -110,8 +110,7 @@ typedef struct dh_streams {
     dh_slab *slab, *values; /* values: scalars and choices; all addresses lie in one of them */
 } dh_streams;
 
-/* ---- communication on streams -----------------------------------------------------------------
- */
+/* ---- communication on streams ---------------------------------------------------------------- */
 
 /* A rank's end of a communicator of the device's own: of one group, for calls on one stream. */
 typedef struct dh_devlink dh_devlink;
@@ -161,8 +160,8 @@ typedef struct dh_devlinks {
     bool paces;             /* their calls take the time of paced wires */
     const char *uncaptured; /* why no graph can have their calls; NULL: it can */
     /* Collective over the group. If its members cannot have a link, *link stays as it is, and why
-     * says the reason, the same for all of them. NCCL for example refuses several ranks on one GPU.
-     */
+     * says the reason, the same for all of them. NCCL for example refuses several ranks on one
+     * GPU. */
     dh_status (*create)(dh_ctx *ctx, const dh_slab *slab, const dh_devlink_spec *spec,
                         dh_devlink **link, char *why, size_t cap);
     void (*destroy)(dh_devlink *link); /* NULL is fine */

@@ -31,8 +31,7 @@ typedef struct operands {
     void *stream;
 } operands;
 
-/* ---- calls ------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 /* pieces: of each member's slice, which are told of where that is in equal ones. */
 static dh_status collective(dh_ctx *ctx, const job *j, const operands *o, dh_devlink_kind kind,
@@ -279,8 +278,7 @@ static dh_status enqueue(dh_ctx *ctx, void *user, const dh_call *call, void *str
     return calls[op->type](ctx, j, &o);
 }
 
-/* ---- commands ---------------------------------------------------------------------------------
- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 /* Lengths that are data have to be known on the host. */
 static dh_status fetch_offsets(dh_ctx *ctx, dh_exec *e, job *j, dh_stream_command *command)
@@ -322,8 +320,7 @@ dh_status dh_exec_add_link_call(dh_ctx *ctx, dh_exec *e, dh_stream_command *comm
     return op->type == DH_OP_ALL_TO_ALL_ROWS ? fetch_offsets(ctx, e, j, command) : DH_OK;
 }
 
-/* ---- links ------------------------------------------------------------------------------------
- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 static bool holds(const dh_comm_config *config, dh_stream stream)
 {

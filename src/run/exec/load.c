@@ -1,5 +1,5 @@
-/* LOAD: a micro-batch put together on the host, row by row of the data, and copied to the device.
- */
+/* LOAD: a micro-batch put together on the host, row by row of the data, and copied to the
+ * device. */
 #include <string.h>
 
 #include "run/exec/internal.h"

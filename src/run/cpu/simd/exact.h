@@ -14,8 +14,8 @@
 enum { EXACT_RUN = 32, EXACT_HIGHEST = 2 * 128 + 5 };
 enum { EXACT_LANES = W / 2, EXACT_DIGITS = 4 }; /* of a vector */
 
-/* Of a float64's exponent field: its last bit's place above DH_EXACT_LOWEST; the largest of a sum.
- */
+/* Of a float64's exponent field: its last bit's place above DH_EXACT_LOWEST; the largest of a
+ * sum. */
 enum { EXACT_PLACE = 1075 + DH_EXACT_LOWEST, EXACT_LARGEST = 1023 + EXACT_HIGHEST };
 
 static void exact_add(dh_exact *e, double x)
