@@ -273,7 +273,11 @@ static dh_status read_passes(dh_ctx *ctx, const run_graph_args *a, dh_graph_run_
     else if (strcmp(text, "auto(sharded)") == 0)
         how->search = DH_GRAPH_SEARCH_SHARDED;
     else if (strncmp(text, "auto", 4) == 0)
-        return dh_fail(ctx, DH_EINVAL, "--passes %.40s: it is auto, auto(sharded) or passes", text);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "--passes %.40s: auto, auto(sharded) or passes of `dhelix list passes` would "
+            "be right",
+            text);
     else if (a->cluster)
         return dh_fail(ctx, DH_EINVAL, "--cluster has an effect only with --passes auto: add it");
     else

@@ -126,7 +126,8 @@ static dh_status check_packing(dh_ctx *ctx, const dh_job *job)
     if (chat && job->model.n_experts > 0)
         return dh_fail(ctx, DH_EUNSUPPORTED,
                        "data.format chat with experts (model.n_experts %lld): the padding after a "
-                       "conversation would take their rows and count in the load-balancing loss",
+                       "conversation would take their rows and count in the load-balancing loss. "
+                       "Give a model without experts, or data.format=text",
                        LL(job->model.n_experts));
     if (packing == DH_PACKING_GROUP && chat)
         return dh_fail(ctx, DH_EUNSUPPORTED,
@@ -200,7 +201,7 @@ static dh_status check_tensor_parallel(dh_ctx *ctx, const dh_job *job)
     if (m->vocab && (job->tp - 1) * shard >= m->vocab)
         return dh_fail(ctx, DH_EINVAL,
                        "parallel.tp %lld leaves no vocabulary rows for the last rank: model.vocab "
-                       "is %lld, in shards of %lld",
+                       "is %lld, in shards of %lld. Give a smaller parallel.tp",
                        LL(job->tp), LL(m->vocab), LL(shard));
     return DH_OK;
 }
@@ -301,12 +302,13 @@ static dh_status check_expert_tp(dh_ctx *ctx, const dh_job *job)
             LL(job->expert_tp), LL(job->tp));
     if (!job->sequence_parallel)
         return dh_fail(ctx, DH_EINVAL,
-                       "parallel.expert_tp=1 needs parallel.sequence: without it every "
+                       "parallel.expert_tp=1 needs parallel.sequence=true: without it every "
                        "tensor-parallel rank has all rows, and no share to send");
     if (job->model.n_experts % (job->ep * job->tp))
         return dh_fail(ctx, DH_EINVAL,
                        "parallel.ep %lld * parallel.tp %lld does not divide model.n_experts %lld, "
-                       "which parallel.expert_tp=1 spreads over them",
+                       "and parallel.expert_tp=1 gives each of these ranks as many experts: change "
+                       "a degree, or leave parallel.expert_tp out",
                        LL(job->ep), LL(job->tp), LL(job->model.n_experts));
     return DH_OK;
 }
@@ -344,9 +346,9 @@ static dh_status check_fuse(dh_ctx *ctx, const dh_job *job)
             "the norm of all gradients is known: one of them");
     if (job->gradient_sync == DH_GRADIENT_SYNC_EVERY)
         return dh_fail(ctx, DH_EINVAL,
-                       "optimizer.fuse steps by each piece of gradients when it is reduced, which "
-                       "parallel.gradient_sync every does for every micro-batch: last would do, or "
-                       "optimizer.fuse off");
+                       "optimizer.fuse updates parameters as soon as their gradients are reduced, "
+                       "and parallel.gradient_sync=every reduces after each micro-batch: give "
+                       "parallel.gradient_sync=last, or optimizer.fuse=off");
     return DH_OK;
 }
 
@@ -375,12 +377,14 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_job *job)
             "elastic.min_ranks %lld: the run begins with %lld ranks, and has no more later",
             LL(job->elastic_min_ranks), LL(job->ranks));
     if (job->min_lr > job->lr)
-        return dh_fail(ctx, DH_EINVAL, "optimizer.min_lr %g is above optimizer.lr %g", job->min_lr,
-                       job->lr);
+        return dh_fail(ctx, DH_EINVAL,
+                       "optimizer.min_lr %g is above optimizer.lr %g: give at most optimizer.lr",
+                       job->min_lr, job->lr);
     if (job->decay_steps && job->decay_steps < job->warmup_steps)
         return dh_fail(ctx, DH_EINVAL,
-                       "optimizer.decay_steps %lld ends before optimizer.warmup_steps %lld",
-                       LL(job->decay_steps), LL(job->warmup_steps));
+                       "optimizer.decay_steps %lld ends before optimizer.warmup_steps %lld: both "
+                       "count from the first step, so give at least %lld",
+                       LL(job->decay_steps), LL(job->warmup_steps), LL(job->warmup_steps));
     return DH_OK;
 }
 

@@ -99,7 +99,8 @@ static dh_status start_from_family(dh_ctx *ctx, dh_job *job, const dh_assignment
                            "neither preset nor config",
                            needed[i]);
     if (job->model.family != DH_FAMILY_GPT2 && !given(list, "model.ffn_width"))
-        return dh_fail(ctx, DH_EINVAL, "model.ffn_width is missing for the %s family",
+        return dh_fail(ctx, DH_EINVAL,
+                       "model.ffn_width is missing for the %s family: only gpt2 has a default",
                        dh_family_names[job->model.family]);
     job->model.max_seq = 1024; /* GPT-2's */
     if (job->model.family == DH_FAMILY_MIXTRAL) {

@@ -54,13 +54,17 @@ static dh_status place_on_nodes(dh_ctx *ctx, dh_mesh *m)
                        (long long)m->nodes, (long long)m->ranks_per_node);
     if (!m->nodes && !m->ranks_per_node) m->nodes = 1;
     if (m->nodes && m->ranks % m->nodes)
-        return dh_fail(ctx, DH_EINVAL, "topology.nodes %lld does not divide the %lld ranks",
-                       (long long)m->nodes, (long long)m->ranks);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "topology.nodes %lld does not divide the %lld ranks: nodes must have as many "
+            "ranks each",
+            (long long)m->nodes, (long long)m->ranks);
     if (!m->ranks_per_node) m->ranks_per_node = m->ranks / m->nodes;
     if (!m->nodes) {
         if (m->ranks % m->ranks_per_node)
             return dh_fail(ctx, DH_EINVAL,
-                           "topology.ranks_per_node %lld does not divide the %lld ranks",
+                           "topology.ranks_per_node %lld does not divide the %lld ranks: nodes "
+                           "must have as many ranks each",
                            (long long)m->ranks_per_node, (long long)m->ranks);
         m->nodes = m->ranks / m->ranks_per_node;
     }

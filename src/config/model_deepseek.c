@@ -191,7 +191,7 @@ dh_status dh_config_read_deepseek3(dh_ctx *ctx, const json_t *config, dh_model *
         {"attention_bias", "false", "no biases in this family"},
         {"scoring_func", "\"sigmoid\"", "experts are chosen by sigmoids"},
         {"topk_method", "\"noaux_tc\"", "experts are chosen in groups, with a bias"},
-        {"moe_layer_freq", "1", "every layer behind the first ones has experts"}};
+        {"moe_layer_freq", "1", "every layer after the first ones has experts"}};
     static const char *const silu[] = {"silu"};
     DH_TRY(dh_config_ints(ctx, config, ints, DH_COUNTOF(ints), m));
     DH_TRY(dh_config_musts(ctx, config, musts, DH_COUNTOF(musts)));

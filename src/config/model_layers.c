@@ -119,7 +119,7 @@ dh_status dh_model_check_layers(dh_ctx *ctx, const dh_model *m, bool dense)
     if (!dense && (m->dense_first || m->moe_every || m->dense_width))
         return dh_fail(ctx, DH_EINVAL,
                        "model dense_first %lld, moe_every %lld, dense_width %lld: in the %s family "
-                       "all layers have experts, or none (0 all)",
+                       "all layers have experts, or none: leave these out, or 0",
                        (long long)m->dense_first, (long long)m->moe_every,
                        (long long)m->dense_width, dh_family_names[m->family]);
     DH_TRY(check_dense(ctx, m));

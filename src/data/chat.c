@@ -103,8 +103,7 @@ static const dh_chat rows[] = {
      .special = true,
      .mark = "<|START_OF_TURN_TOKEN|>"},
     {.name = "plain",
-     .doc =
-         "for tokenizers without marks: User: text, Assistant: answer, an empty line behind each",
+     .doc = "for tokenizers without marks: User: text, Assistant: answer, an empty line after each",
      .role = {{"System: ", "\n\n", ""}, {"User: ", "\n\n", ""}, {"Assistant: ", "\n\n", ""}}},
 };
 
@@ -421,7 +420,7 @@ static dh_status check_form(dh_ctx *ctx, const json_t *row)
         if (forms[i][1] && !json_object_get(row, forms[i][1])) continue;
         if (found)
             return dh_fail(ctx, DH_EFORMAT,
-                           "it is two conversations: \"%s\" and \"%s\" stand beside each other; "
+                           "it is two conversations: \"%s\" and \"%s\" stand next to each other; "
                            "take one out",
                            found, forms[i][0]);
         found = forms[i][0];

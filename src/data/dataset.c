@@ -152,8 +152,8 @@ static dh_status add_bare(dh_ctx *ctx, dh_dataset *ds, dh_data_file *f)
         return dh_fail(ctx, DH_EFORMAT,
                        "neither an llm.c token file (magic 20240520 or 20240801) nor Megatron's "
                        "(no .idx next to it), nor nanoGPT's: its tokens look wider than uint16");
-    dh_log(DH_LOG_WARN, "%s has no header, and no .idx beside it: read as nanoGPT's, uint16 tokens",
-           f->name);
+    dh_log(DH_LOG_WARN,
+           "%s has no header, and no .idx next to it: read as nanoGPT's, uint16 tokens", f->name);
     return add_u16(ctx, ds, f);
 }
 

@@ -111,7 +111,7 @@ const char *dh_rows_wrong_end(const dh_map *map, dh_rows form, size_t end, const
 {
     if (form != DH_ROWS_ARRAY || end < map->n_bytes) return NULL;
     if (!row->last || row->next > map->n_bytes) return "the array has no end: its ] is missing";
-    return skip_space(map, row->next) < map->n_bytes ? "there is text behind the array's ]" : NULL;
+    return skip_space(map, row->next) < map->n_bytes ? "there is text after the array's ]" : NULL;
 }
 
 static size_t cut_lines(const dh_map *map, size_t at)

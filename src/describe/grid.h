@@ -11,8 +11,8 @@
     X(TFLOPS, "tflops", "model_tflops_per_device", NUMBER, "model TFLOP/s of a device")            \
     X(MFU, "mfu", "mfu", SHARE, "model FLOPs' share of the peak")                                  \
     X(HIDDEN, "hidden", "hidden_share", SHARE,                                                     \
-      "share of communication beside which ranks compute")                                         \
-    X(EXPOSED, "exposed", "exposed_ms", TIME, "communication beside which they do not")            \
+      "share of communication's own time that does not make the step longer")                      \
+    X(EXPOSED, "exposed", "exposed_ms", TIME, "time by which communication makes the step longer") \
     X(BUBBLE, "bubble", "bubble_ms", TIME, "standing still for other stages")                      \
     X(MEMORY, "memory", "peak_bytes", BYTES, "memory of the rank that needs most")
 

@@ -202,7 +202,7 @@ static dh_status check_schedule(dh_ctx *ctx, const dh_simulated *one)
     if (!one->schedule || strcmp(one->taken, one->schedule) == 0) return DH_OK;
     if (one->job->job.pp == 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parallel.pp is 1: one stage has one order, which stands as 1f1b");
+                       "parallel.pp is 1: with one stage its order is that of 1f1b");
     return dh_fail(ctx, DH_EUNSUPPORTED,
                    "strategy %s orders pairs of a forward and a backward, and this schedule has "
                    "none: %s has them",

@@ -233,10 +233,10 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
     (void)args;
     if (!spec->build.model) return NULL; /* a program of its own */
     if (spec->mesh.tp == 1) return "nothing is summed over one rank (parallel.tp=1)";
-    if (spec->build.mode == DH_MODE_DECODE) return "a token is no rows to cut";
+    if (spec->build.mode == DH_MODE_DECODE) return "decoding has one token, no rows to cut";
     return dh_graph_sequence(spec) == DH_SEQUENCE_WHOLE
-               ? "every rank has all tokens (parallel.sequence=false): what works on slices of a "
-                 "sum is behind pass reorder"
+               ? "every rank has all tokens (parallel.sequence=false): only pass reorder lets "
+                 "operators work on slices of a sum"
                : NULL;
 }
 

@@ -475,7 +475,7 @@ const dh_pass dh_pass_row_two_stage = {
     .place = DH_PASS_AFTER_RECOMPUTE,
     .params = {[ORDER] = {.name = "order",
                           .doc = "narrow: least bytes to other nodes, summed on a node before and "
-                                 "gathered there behind; wide: the other way round, fewer calls; "
+                                 "gathered there after; wide: the other way round, fewer calls; "
                                  "whole: one stage",
                           .kind = DH_PASS_WORD,
                           .fallback = DH_STAGES_NARROW,

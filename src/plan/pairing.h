@@ -82,9 +82,9 @@ typedef struct dh_pair_problem {
 /* X(field, what it allows): the paper's ablation. A paired round in which two operators
  * that may not overlap would run at the same instant is not offered to the search. */
 #define DH_PAIR_SWITCH_LIST(X)                                                                     \
-    X(overlap_local, "node-local communication (TP) beside the other strand")                      \
-    X(overlap_cross, "communication between nodes (CP, EP) beside the other strand")               \
-    X(overlap_comm_comm, "communication of one strand beside communication of the other")          \
+    X(overlap_local, "node-local communication (TP) during the other strand")                      \
+    X(overlap_cross, "communication between nodes (CP, EP) during the other strand")               \
+    X(overlap_comm_comm, "communication of one strand during communication of the other")          \
     X(move_wgrad, "weight gradients away from their place in the given order")
 
 typedef struct dh_pair_options {

@@ -135,8 +135,11 @@ dh_status dh_layer_split(dh_ctx *ctx, int64_t n_layers, int32_t n_stages, const 
                          int64_t counts[])
 {
     if (n_layers < 1 || n_layers > INT32_MAX || n_stages < 1 || n_stages > DH_SCHEDULE_MAX_CELLS)
-        return dh_fail(ctx, DH_EINVAL, "layer split: %lld layers over %d virtual stages",
-                       LL(n_layers), n_stages);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "layer split: %lld layers over %d virtual stages: at least 1 of both, and at "
+            "most %d layers and %d stages, would be right",
+            LL(n_layers), n_stages, INT32_MAX, DH_SCHEDULE_MAX_CELLS);
     share *shares = calloc((size_t)n_stages, sizeof *shares);
     int64_t *made = calloc((size_t)n_stages, sizeof *made);
     dh_status st = shares && made ? DH_OK : dh_no_memory(ctx);

@@ -47,13 +47,17 @@ static dh_status resolve(dh_ctx *ctx, const dh_schedule_row *row, const dh_sched
                        "the number away",
                        row->name, given->n_chunks, row->n_chunks);
     if (given->n_chunks < 0 || given->n_chunks > DH_SCHEDULE_MAX_RANKS)
-        return dh_fail(ctx, DH_EINVAL, "schedule %s: %d virtual stages a rank are out of range",
-                       row->name, given->n_chunks);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "schedule %s: %d virtual stages a rank: 0 (the schedule's own) to %d would be "
+            "right",
+            row->name, given->n_chunks, DH_SCHEDULE_MAX_RANKS);
     if (row->n_chunks) spec->n_chunks = row->n_chunks;
     if (spec->n_chunks == 0) spec->n_chunks = 2;
     if ((int64_t)spec->n_ranks * spec->n_chunks * spec->n_micro > DH_SCHEDULE_MAX_CELLS)
         return dh_fail(ctx, DH_EINVAL,
-                       "schedule %s: %d ranks * %d virtual stages * %d micro-batches exceed %d",
+                       "schedule %s: %d ranks * %d virtual stages * %d micro-batches exceed %d: "
+                       "take fewer of one",
                        row->name, spec->n_ranks, spec->n_chunks, spec->n_micro,
                        DH_SCHEDULE_MAX_CELLS);
     return DH_OK;

@@ -311,18 +311,18 @@ static dh_status check_part(dh_ctx *ctx, const dh_program_spec *spec)
     if (spec->part == DH_PART_STEP) return DH_OK;
     if (r->sharing.gradients && spec->part != DH_PART_UPDATE)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parallel.zero=%" PRId64 " where meshes are switched: from 2 on gradients "
-                       "are nowhere between two programs but at the optimizer; 0 and 1 would do, "
-                       "2 and 3 where nothing but the optimizer is",
+                       "parallel.zero=%" PRId64 " on a mesh that computes gradients for another "
+                       "mesh's optimizer: its shards would not outlive its program. Give 0 or 1; "
+                       "2 and 3 are for a mesh that only runs the optimizer",
                        dh_sharing_zero(&r->sharing));
     if (r->sharing.gather == DH_GATHER_FORWARD)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "parameters gathered at the beginning of the next step, where meshes are "
-                       "switched: they move from where the optimizer leaves them");
+                       "parallel.gather=forward where meshes are switched: parameters move right "
+                       "after the optimizer, not in the next step. Give parallel.gather=optimizer");
     if (r->schedule && r->schedule->n_copies > 1)
         return dh_fail(ctx, DH_EUNSUPPORTED,
-                       "schedule %s, which trains two copies of the model, where meshes are "
-                       "switched: one of a single copy would do",
+                       "schedule %s trains two copies of the model, which cannot be switched "
+                       "between meshes: give a schedule with one copy, such as 1f1b",
                        r->schedule->name);
     return DH_OK;
 }

@@ -153,7 +153,7 @@ static dh_status read_op(reader *r, char **words, size_t n)
     if (n > 4 || (n == 4 &&
                   (*words[3] != '#' || !read_number(words[3] + 1, 1 << 20, &number) || number < 1)))
         return fail_line(r, words[3],
-                         "behind the output there can be #2, for the second of that name, and # "
+                         "after the output there can be #2, for the second of that name, and # "
                          "with a comment");
     op.occurrence = (uint32_t)(number - 1);
     op.output = dh_arena_strdup(r->arena, words[2]);
@@ -308,7 +308,7 @@ static dh_status check_all_there(const checked *c)
         name_node(c, node, &name);
         const dh_status st =
             line ? dh_fail(c->ctx, DH_EINVAL,
-                           "%s lacks an operator of the job's layer: \"%s\" has to stand behind "
+                           "%s lacks an operator of the job's layer: \"%s\" has to stand after "
                            "line %d",
                            c->order->path, name.text ? name.text : "", line)
                  : dh_fail(c->ctx, DH_EINVAL,
@@ -330,7 +330,7 @@ static dh_status check_needs(const checked *c, uint32_t node)
         name_node(c, need, &name);
         const dh_written_op *w = &c->order->ops[own];
         const dh_status st = dh_fail(
-            c->ctx, DH_EINVAL, "%s:%d: it needs \"%s\", which is line %d: move it behind that line",
+            c->ctx, DH_EINVAL, "%s:%d: it needs \"%s\", which is line %d: move it after that line",
             c->order->path, w->line, name.text ? name.text : "", c->order->ops[at].line);
         dh_str_fini(&name);
         return st;

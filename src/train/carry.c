@@ -103,8 +103,8 @@ static dh_status choose_step(dh_ctx *ctx, const dh_job *job, choice *c, int64_t 
     *step = latest(c, true);
     if (*step < 0 && uncounted < 0)
         return dh_fail(ctx, DH_EMISSING,
-                       "the remaining ranks hold the complete state of no step: they were being "
-                       "set up, or were inside the optimizer");
+                       "the remaining ranks do not hold the complete state of any step: they "
+                       "were being set up, or were inside the optimizer");
     dh_status st = *step >= 0 ? try_step(&why, c, *step) : DH_EMISSING;
     if (st == DH_OK || uncounted < 0)
         return st == DH_OK ? DH_OK : dh_fail(ctx, st, "%s", why.message);

@@ -80,8 +80,11 @@ static dh_status refuse(dh_ctx *ctx, const dh_folder_lock *lock, bool locked)
     dh_process o;
     const int dir = (int)(strrchr(lock->path, '/') - lock->path);
     if (!read_owner(lock->fd, &o)) /* it has only just begun */
-        return dh_fail(ctx, DH_EINVAL, "the run folder %.*s is in use by another process", dir,
-                       lock->path);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "the run folder %.*s is in use by another process: wait for it, or set another "
+            "`out`",
+            dir, lock->path);
     return dh_fail(ctx, DH_EINVAL,
                    "the run folder %.*s is in use by process %ld on host %s: wait for it, stop it, "
                    "or set another `out`%s%s",

@@ -203,7 +203,7 @@ dh_status dh_recipe_use(dh_ctx *ctx, const dh_job *job, const dh_strategy *strat
     set_switches(job, &ordering.options);
     if (!all && !has_two_strands(job, strategy, ordering.policy))
         return dh_fail(ctx, DH_EINVAL,
-                       "overlap.local, cross and comm_comm say what may run beside another strand, "
+                       "overlap.local, cross and comm_comm say what may run during another strand, "
                        "and strategy %s has one strand with schedule %s and order policy %s: "
                        "leave them at true, or take a strategy of two strands, as dhelix",
                        strategy->name, job->schedule, ordering.policy->name);

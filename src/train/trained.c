@@ -249,9 +249,11 @@ dh_status dh_found_session(dh_ctx *ctx, const dh_found *found, const dh_trained_
                               .cache_len = context,
                               .prefill_chunk = DH_MIN(PREFILL_CHUNK, context)};
     if (spec->seq > longest)
-        return dh_fail(ctx, DH_EINVAL,
-                       "a sequence of %lld tokens is longer than the model's longest, %lld",
-                       (long long)spec->seq, (long long)longest);
+        return dh_fail(
+            ctx, DH_EINVAL,
+            "a sequence of %lld tokens is longer than the model's longest, %lld: shorten "
+            "it",
+            (long long)spec->seq, (long long)longest);
     int n_threads;
     DH_TRY(wanted.device->bind_rank(ctx, 0, 1, spec->threads, &n_threads));
     dh_session *s;

@@ -125,7 +125,8 @@ static dh_status list_named(dh_ctx *ctx, const tuner *t, dh_tune_dim dim, const 
     }
     dh_status st = DH_OK;
     if (!every && n_listed != n_wanted)
-        st = dh_fail(ctx, DH_EINVAL, "%s: %s is not made of %s, each once, or all",
+        st = dh_fail(ctx, DH_EINVAL,
+                     "%s: \"%s\" is not a list of values: give some of %s, each once, or all",
                      dh_tune_dim_setting(dim), list, names.text ? names.text : "");
     dh_str_fini(&names);
     return st;

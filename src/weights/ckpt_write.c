@@ -132,8 +132,8 @@ static dh_status reserve(dh_ctx *ctx, int fd, const char *path, int64_t n_bytes)
     char needed[32], left[32];
     dh_format_bytes(needed, sizeof needed, (double)n_bytes);
     dh_format_bytes(left, sizeof left, available);
-    return dh_fail(ctx, DH_EIO, "%s is to take %s, and %s are free there: %s", path, needed, left,
-                   strerror(unable ? ENOSPC : fault));
+    return dh_fail(ctx, DH_EIO, "%s needs %s on the disk, and %s are free there: %s", path, needed,
+                   left, strerror(unable ? ENOSPC : fault));
 }
 
 dh_status dh_ckpt_reserve(dh_ctx *ctx, const dh_ckpt_writer *c, const char *name, int64_t n_bytes)

@@ -328,7 +328,7 @@ dh_status dh_weights_check_finite(dh_ctx *ctx, const char *name, const float *va
 {
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(values[i]))
-            return dh_fail(ctx, DH_EINVAL, "tensor \"%s\" holds %f, which is no trained value",
+            return dh_fail(ctx, DH_EINVAL, "tensor \"%s\" holds %f: weights must be finite numbers",
                            name, (double)values[i]);
     return DH_OK;
 }

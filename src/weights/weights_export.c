@@ -218,7 +218,9 @@ static dh_status check_target(dh_ctx *ctx, const export *x, bool replace)
                        x->dir);
     if (!holds(x, "config.json"))
         return dh_fail(ctx, DH_EINVAL,
-                       "%s is no model folder (it has no config.json) and is not replaced", x->dir);
+                       "%s is no model folder (it has no config.json) and is not replaced: choose "
+                       "another folder",
+                       x->dir);
     for (size_t i = 0; i < DH_COUNTOF(others); i++)
         if (holds(x, others[i][0]))
             return dh_fail(ctx, DH_EINVAL, "%s holds %s (%s), and is not replaced", x->dir,

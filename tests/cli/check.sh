@@ -64,7 +64,7 @@ ok "$dhelix" check examples/tp2.yaml --set 'strategy=fuse(4)+dhelix' --print pas
 says '5 of 5 places'
 says 'not reduce_scatter -> x: nothing reads it'
 ok "$dhelix" check examples/tp2.yaml --set 'strategy=fuse(4)+dhelix' --set parallel.sequence=false --print passes
-says 'what works on slices of a'
+says 'parallel.sequence=false'
 ok "$dhelix" check examples/tp2.yaml --set strategy=flux --print passes
 says '8 of 10 places'
 says 'it comes from no GEMM by rows'

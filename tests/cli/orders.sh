@@ -53,11 +53,11 @@ refused() { # message, name of the order
     fails 1 "$1" "$dhelix" check "$tmp/job.yaml" --set overlap.policy="$tmp/$2.order"
 }
 grep -v '^B linear_dgrad dg ' "$tmp/fast.order" >"$tmp/less.order"
-refused 'lacks an operator of the job'"'"'s layer: "B linear_dgrad dg" has to stand behind line' less
+refused 'lacks an operator of the job'"'"'s layer: "B linear_dgrad dg" has to stand after line' less
 { cat "$tmp/fast.order" && grep '^F norm n1' "$tmp/fast.order"; } >"$tmp/twice.order"
 refused "twice.order:$(wc -l <"$tmp/twice.order"): line $(grep -n '^F norm n1' "$tmp/fast.order" | cut -d: -f1) has this operator already" twice
 awk '/^B linear_dgrad dg / { late = $0; next } { print } END { print late }' "$tmp/fast.order" >"$tmp/late.order"
-refused "it needs \"B linear_dgrad dg\", which is line $(wc -l <"$tmp/late.order"): move it behind" late
+refused "it needs \"B linear_dgrad dg\", which is line $(wc -l <"$tmp/late.order"): move it after" late
 sed 's/^B linear_dgrad dg /B linear_dgrad dgg /' "$tmp/fast.order" >"$tmp/other.order"
 refused 'has no "B linear_dgrad dgg"; outputs of linear_dgrad in its backward: dg,' other
 sed 's/^F norm n1/F nurm n1/' "$tmp/fast.order" >"$tmp/word.order"
@@ -65,7 +65,7 @@ refused 'did you mean norm' word
 echo 'forward' >"$tmp/word.order"
 refused 'word.order:1: "forward": a line is F or B' word
 printf 'F norm n1 #0\n' >"$tmp/word.order"
-refused 'word.order:1: "#0": behind the output' word
+refused 'word.order:1: "#0"' word
 sed 's/^layers .*/layers 0 4/' "$tmp/fast.order" >"$tmp/layers.order"
 refused 'there is no layer 4: they are 0 to 3' layers
 : >"$tmp/empty.order"

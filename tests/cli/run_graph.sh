@@ -107,7 +107,7 @@ says 'rewritten by split, reorder(sharded), fuse(parts='
 ok "$dhelix" run-graph $many --passes 'auto(sharded)' --cluster h100
 says 'by cluster h100'
 fails 1 'only with --passes auto' "$dhelix" run-graph $many --passes split --cluster h100
-fails 1 'it is auto, auto(sharded) or passes' "$dhelix" run-graph $many --passes 'auto(x)'
+fails 1 '--passes auto(x)' "$dhelix" run-graph $many --passes 'auto(x)'
 
 # What is wrong is named by line and operand.
 edit() { # sed script

@@ -124,7 +124,7 @@ static void wrong_rows(void **state)
         {"[{\"text\": \"a\"},\n", "its ] is missing"},
         {"[\n{\"text\": \"a\"},\n]", "line 3, column 0: '[' or '{' expected"},
         {"[\n{\"text\": \"a\"}\n{\"text\": \"b\"}]", "line 3, column 1: end of file expected"},
-        {"[{\"text\": \"a\"}]\n[]", "behind the array's ]"},
+        {"[{\"text\": \"a\"}]\n[]", "after the array's ]"},
         {"[{\"text\": \"a\"},\n\n{\"text\": 1}]", "line 3: not a text in field"},
         {"[{\"text\": \"a\"},\n{\"text\": \"b}]", "line 2, column "},
     };
