@@ -367,18 +367,19 @@ static dh_status print_links(dh_ctx *ctx, const dh_resolved *job, dh_str *out)
     DH_TRY(dh_resolved_link_sms(ctx, job, &c));
     if (!c.known) return DH_OK;
     if (c.held)
-        dh_str_printf(&text,
-                      "communicators hold %d of %d processors (%s), and products are planned for "
-                      "the others: %.4g ms a step; with none held %.4g, with as many as fill every "
-                      "link %.4g",
-                      dh_link_sms_held(&c.sms), c.sms.processors,
-                      c.given ? "parallel.gpu_comm_sms" : "by simulated steps",
-                      (double)c.step_ns * 1e-6, (double)c.none_ns * 1e-6, (double)c.full_ns * 1e-6);
+        dh_str_printf(
+            &text,
+            "communicators hold %d of %d processors (%s), and GEMMs are planned for the "
+            "others: %.1f ms a step; %.1f ms with none held, %.1f ms with as many as fill "
+            "every link",
+            dh_link_sms_held(&c.sms), c.sms.processors,
+            c.given ? "parallel.gpu_comm_sms" : "by simulated steps", (double)c.step_ns * 1e-6,
+            (double)c.none_ns * 1e-6, (double)c.full_ns * 1e-6);
     else
         dh_str_printf(&text,
-                      "communicators hold no processors: %.4g ms a step. If they held the best of "
-                      "those below, %d of %d, and products are planned for the others, it would "
-                      "take %.4g%s",
+                      "communicators hold no processors: %.1f ms a step. If they held the best "
+                      "number of those below, %d of %d, and GEMMs were planned for the others, a "
+                      "step would take %.1f ms%s",
                       (double)c.step_ns * 1e-6, dh_link_sms_held(&c.sms), c.sms.processors,
                       (double)c.held_ns * 1e-6,
                       c.held_ns < c.none_ns ? ": parallel.gpu_comm_search=true takes them" : "");

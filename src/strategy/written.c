@@ -72,7 +72,7 @@ dh_status dh_written_order_print(dh_ctx *ctx, const dh_slot *slot, const dh_slot
         "# %s\n"
         "# F: an operator of the forward, B: of the backward, in the order of issue. Lines "
         "may be moved.\n"
-        "# barrier: what follows waits for all before it. Behind #: when it runs, in us.\n"
+        "# barrier: what follows waits for all before it. After #: when it runs, in us.\n"
         "layers %lld %lld\n",
         about, (long long)layer[0], (long long)layer[1]);
     for (uint32_t i = 0; st == DH_OK && i < n; i++) {

@@ -211,7 +211,9 @@ static void warn_of_curve(const dh_run *run, const dh_ckpt_state *was)
         dh_log(
             DH_LOG_WARN,
             "the learning rate was to be %.4g at step %lld and is %.4g: with optimizer.decay_steps "
-            "auto its curve ends at step %lld, before at %lld; optimizer.decay_steps=%lld keeps it",
+            "auto its curve now ends at step %lld, and ended at %lld before; give "
+            "optimizer.decay_steps=%lld "
+            "to keep the old curve",
             then, (long long)was->step, now, (long long)job->steps, (long long)was->decay_steps,
             (long long)was->decay_steps);
 }

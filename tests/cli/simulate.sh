@@ -422,7 +422,7 @@ check 'A100 takes longer' awk -v a="$(json bound_us)" -v h="$bound" 'BEGIN { exi
 # What communicators hold of a device, and what else was tried.
 explain=(plan "$tmp/job.yaml" --cluster h100 --explain --set model.n_layers=4 --set train.batch=16)
 ok "$dhelix" "${explain[@]}"
-says 'products are planned for the others'
+says 'planned for the others'
 says 'full with'
 ok "$dhelix" "${explain[@]}" --json
 check 'no step is longer than with links full' awk -v a="$(json step_ms)" -v f="$(json full_step_ms)" \
