@@ -144,7 +144,11 @@ dh_status dh_shell_read(dh_ctx *ctx, const char *origin, const char *text, dh_de
     if (st == DH_OK) st = sh_run_all(&s, true, "", &stop);
     if (st == DH_OK && s.failed) st = sh_no_memory(&s);
     if (st == DH_OK && s.most == 0)
-        st = dh_fail(ctx, DH_EFORMAT, "%s: no command has a flag of Megatron-LM", origin);
+        st = dh_fail(
+            ctx, DH_EFORMAT,
+            "%s: no command has a flag of Megatron-LM, such as --num-layers (`dhelix list flags` "
+            "has all)",
+            origin);
     if (st == DH_OK) st = say_all(&s);
     if (st == DH_OK && s.failed) st = sh_no_memory(&s);
     for (size_t i = 0; i < s.variables.n; i++) dh_vec_fini(&s.variables.at[i].values);

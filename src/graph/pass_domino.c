@@ -217,7 +217,7 @@ static const char *applicable(const dh_graph_spec *spec, const int64_t *args)
         return "linears read the residual stream itself, which is gathered whole (norms after a "
                "layer's parts)";
     if (args[PARTS] == 1 && args[COLUMNS] == 1)
-        return "one part of rows and one of columns: nothing is cut";
+        return "one part of rows and of columns: nothing is cut";
     if (b->batch % parts_of(args[PARTS]) != 0)
         return "sequences of a micro-batch do not divide into the parts (train.micro_batch)";
     if (b->model->width % parts_of(args[COLUMNS]) != 0)
