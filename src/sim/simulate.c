@@ -428,7 +428,7 @@ static dh_schedule_phase steady_phase(const build *b)
  * more; where they do, twice as many are tried. */
 static int64_t first_kept(const build *b, dh_schedule_phase phase)
 {
-    return 4 * b->mesh.pp + 2 * phase.period + 2;
+    return 4 * b->mesh.pp + 2 * (int64_t)phase.period + 2;
 }
 
 static dh_status simulate_steady(const build *b, dh_sim **sim)
