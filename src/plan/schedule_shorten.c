@@ -171,7 +171,7 @@ static dh_status shorten(dh_ctx *ctx, const dh_schedule *s, int32_t period, int3
     const int32_t step = fill_later(s, n_left_out, by_all);
     dh_ctx quiet = DH_CTX_INIT;
     dh_schedule *to = NULL;
-    phase f;
+    phase f = {0, 0, 0};
     if (step == 0 || fill_later(s, period, later) == 0 ||
         !all_may_cut(s, later, period, n_left_out))
         return DH_OK;

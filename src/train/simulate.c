@@ -156,8 +156,8 @@ dh_status dh_simulate_job(dh_ctx *ctx, const dh_job *job, const dh_simulate_opti
 {
     DH_NEEDS(ctx, job);
     DH_NEEDS(ctx, result);
-    const dh_resolve_options how = {.cluster = options->cluster, .quiet = options->quiet};
     DH_OR_DEFAULTS(dh_simulate_options, options);
+    const dh_resolve_options how = {.cluster = options->cluster, .quiet = options->quiet};
     const dh_train_simulation plain = {.sim.sums = options->dir == NULL};
     dh_resolved *resolved;
     dh_sim *sim = NULL;

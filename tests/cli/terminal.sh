@@ -182,7 +182,7 @@ is_shown_by() { # text, command that is ended once the text is shown
 }
 large="simulate examples/llama3_70b.yaml --cluster h100"
 ! sanitized || large+=" --set train.batch=64"
-table="$large --table train.micro_batch=1,2 --show step"
+table="$large --set parallel.schedule=gpipe --table train.micro_batch=1,2 --show step"
 terminal 80 "'$dhelix' $table"
 same "$status" 0 'a table in a terminal'
 check 'cells are counted, and the one at work is named' shown '[01]/2 simulated, now train.micro_batch=[12]'
