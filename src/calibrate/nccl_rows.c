@@ -169,7 +169,7 @@ static dh_status count_nodes(nccl_output *o, int32_t line, int64_t *all_nodes)
     for (size_t i = 0; i < o->ranks.n; i++) {
         const bool same = i > 0 && strcmp(r[i].host, r[i - 1].host) == 0;
         const bool number = same && r[i].device == r[i - 1].device;
-        const bool told_apart = own && *r[i - 1].id && strcmp(r[i].id, r[i - 1].id) != 0;
+        const bool told_apart = number && own && *r[i - 1].id && strcmp(r[i].id, r[i - 1].id) != 0;
         if (number && !told_apart) return same_device(o, line, &r[i]);
         again = same && (again || number);
         n_here = same ? n_here + 1 : 1;
